@@ -1,0 +1,39 @@
+"""Scoring of responses: a verifier maps (problem, response text) to a Verdict. Nothing here imports torch."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from minirl.tasks import Problem
+
+RIGHT, WRONG, ERROR = "right", "wrong", "error"
+
+# Labels of wrong responses that gave no answer to compare. Every other label is a canonical key, which never starts with "<".
+NO_ANSWER = "<no answer>"
+EMPTY_ANSWER = "<empty answer>"
+TIMEOUT = "<timeout>"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a verifier says of one response.
+
+    status: "right", "wrong", or "error" (our own fault, such as a crashed worker: such a response has no reward and is
+    left out of its group's statistics; it is never a silent 0).
+    label: the error class E(y) of a wrong response: two wrong responses with the same label made the same error.
+    key: canonical form of the extracted answer, None when there is none; equal keys <=> equal answers.
+    reward: None means 1 for right and 0 for wrong; custom reward functions may set any finite number.
+    detail: a sentence for people (an exception's text, the failing test ...).
+    """
+
+    status: str
+    label: str = ""
+    key: str | None = None
+    reward: float | None = None
+    seconds: float = 0.0
+    detail: str = ""
+
+
+class Verifier(Protocol):
+    """Scores one response. Runs inside a worker process that may be killed at any moment."""
+
+    def __call__(self, problem: Problem, response: str) -> Verdict: ...

@@ -1,0 +1,451 @@
+"""Every option of a run, its default and its meaning: one tree of dataclasses.
+
+Sources, later ones win: the defaults here, a YAML file, then `--section.key=value`. An unknown key, a value of the wrong type or
+a combination that cannot work raises ConfigError with one sentence that names the value and the remedy; entry points print it
+and exit with code 2 before any model is loaded. `None` in the `algorithm` section means "as the estimator's recipe says".
+"""
+
+import dataclasses
+import difflib
+import types
+import typing
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from minirl import advantages
+from minirl.advantages import option
+from minirl.loss import AGGREGATIONS, CORRECTIONS, KL_ESTIMATORS
+
+EMBEDDED = "embedded"
+
+
+class ConfigError(Exception):
+    """Bad input of the user; the message is one sentence with the value and the remedy."""
+
+
+def items(default: list | dict, text: str) -> Any:
+    """An option whose default is a list or a mapping."""
+    return field(default_factory=lambda: type(default)(default), metadata={"help": text})
+
+
+@dataclass
+class ModelConfig:
+    path: str = option(EMBEDDED, "Hugging Face folder or Hub name; 'embedded' is the tiny model that comes with the package")
+    revision: str | None = option(None, "Hub revision of the model")
+    dtype: str = option("float32", "float32, or bfloat16 compute over float32 weights")
+    attention: str = option("sdpa", "transformers attention implementation: sdpa, eager, flash_attention_2 ...")
+    gradient_checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, more time")
+
+
+@dataclass
+class DataConfig:
+    task: str = option("arithmetic", "arithmetic and fewshot generate problems; dataset reads train and test below")
+    train: str = option("", "task=dataset: .jsonl or .parquet file, or Hub name")
+    test: str = option("", "task=dataset: held-out problems, same forms; empty: test_size problems are taken out of train")
+    subset: str | None = option(None, "Hub configuration name, such as main")
+    train_split: str = option("train", "split of a Hub data set to train on")
+    test_split: str = option("test", "split of a Hub data set to evaluate on")
+    test_size: int = option(128, "problems held out of train when test is empty")
+    prompt_column: str = option("problem", "column with the problem's text")
+    answer_column: str = option("answer", "column with the gold answer; empty for data that only facts decide (code)")
+    answer_pattern: str | None = option(None, "regular expression; its first group is the gold answer inside the answer column")
+    fact_columns: list[str] = items([], "further columns that the verifier needs, such as tests or entry_point")
+    template: str = option("{problem}", "the user's message; {problem} is replaced by the problem's text")
+    system: str | None = option(None, "system message before it")
+    chat: bool = option(True, "wrap the message in the tokenizer's chat template")
+    chat_arguments: dict[str, Any] = items({}, "arguments of the chat template, such as {enable_thinking: false}")
+    max_prompt_tokens: int = option(2048, "longer prompts are dropped and counted")
+
+
+@dataclass
+class VerifierConfig:
+    name: str = option("math", "math, code, or file.py:function for a reward of your own")
+    grader: str = option("exact", "name=math: exact, mathruler (the paper's), or math_verify")
+    answer: str = option("boxed", "name=math: the answer is the last \\boxed{} (boxed) or the whole response (whole)")
+    workers: int = option(1, "verifier processes a rank")
+    timeout: float = option(5.0, "seconds a response may take to verify")
+
+
+@dataclass
+class RolloutConfig:
+    engine: str = option("transformers", "what samples: transformers")
+    prompts: int = option(32, "groups in one training batch, over all ranks")
+    samples: int = option(10, "responses to each prompt: the group size")
+    temperature: float = option(1.0, "sampling temperature; log-probs are those of the tempered distribution")
+    max_response_tokens: int = option(12, "a response is cut there and marked truncated")
+    stop: list[str] = items([], "end a response at any token whose text contains one of these, besides the model's own stop tokens")
+    max_sequences: int = option(512, "sequences that the engine decodes at once, a rank")
+    oversample: float = option(1.0, "dynamic sampling: prompts of the first generation batch, as a multiple of prompts")
+    max_generation_batches: int = option(20, "dynamic sampling: generation batches before giving up on a full batch")
+    when_exhausted: str = option("smaller", "then: train on the smaller batch (smaller) or end the run (error)")
+    carry_over: bool = option(False, "keep surplus groups for the next batch (one policy version old) instead of dropping them")
+
+
+@dataclass
+class AlgorithmConfig:
+    estimator: str = option("dapo+edas", f"{', '.join(advantages.PAPER)}, or another sum of their parts")
+    mini_batch_prompts: int = option(16, "groups in one optimizer step; divides rollout.prompts")
+    epochs: int = option(1, "passes over each rollout batch")
+    dynamic_sampling: bool | None = option(None, "sample until every group of the batch has right and wrong responses")
+    clip_low: float | None = option(None, "ratio clipped below 1 - clip_low")
+    clip_high: float | None = option(None, "ratio clipped above 1 + clip_high")
+    dual_clip: float | None = option(3.0, "bound on the loss of negative advantages; null turns it off")
+    aggregation: str | None = option(None, f"loss over tokens: {', '.join(AGGREGATIONS)} (by max_response_tokens)")
+    old_log_probs: str = option("trainer", "log-probs that the ratio starts from: recomputed by the trainer, or the sampler's own")
+    correction: str = option("none", f"importance weights for the gap between sampler and trainer: {', '.join(CORRECTIONS)}")
+    correction_low: float = option(0.5, "correction=mask: ratios below count 0")
+    correction_high: float = option(2.0, "correction=truncate: cap of the ratio; mask: ratios above count 0")
+    kl_coefficient: float = option(0.0, "weight of the KL to the starting model; 0 loads no reference model")
+    kl_estimator: str = option("k3", f"{', '.join(KL_ESTIMATORS)}")
+    entropy_coefficient: float = option(0.0, "weight of an entropy bonus")
+    overlong_buffer: int = option(0, "tokens before the limit over which DAPO's soft penalty grows to -1; 0 is off")
+    mask_truncated: bool = option(False, "leave truncated responses out of the loss; they stay in the group's statistics")
+
+
+@dataclass
+class OptimizerConfig:
+    lr: float = option(1e-3, "AdamW learning rate")
+    betas: list[float] = items([0.9, 0.999], "AdamW betas")
+    weight_decay: float = option(0.01, "AdamW weight decay")
+    max_grad_norm: float = option(1.0, "gradient clipping")
+    schedule: str = option("constant", "constant, linear or cosine (the latter two fall to 0 at run.steps)")
+    warmup_steps: int = option(0, "steps of linear warm-up, in run.steps")
+    micro_batch_tokens: int = option(16384, "tokens, padding included, of one forward and backward pass, a rank")
+
+
+@dataclass
+class EvalConfig:
+    every: int = option(50, "evaluate every so many steps; 0: only before and after")
+    problems: int = option(256, "held-out problems evaluated before and after")
+    samples: int = option(16, "responses to each")
+    k: int = option(8, "the k of pass@k, at most samples")
+    during_problems: int = option(128, "held-out problems evaluated during the run")
+    temperature: float = option(1.0, "sampling temperature; 0 is greedy")
+    top_p: float = option(1.0, "nucleus sampling")
+    top_k: int = option(0, "0 is off")
+    max_response_tokens: int | None = option(None, "as in training when null")
+
+
+@dataclass
+class RunConfig:
+    dir: str | None = option(None, "run folder, which must not exist; --run-dir DIR is the same")
+    seed: int = option(0, "the one seed that every random choice flows from")
+    steps: int = option(400, "rollout batches")
+    save_rollouts: int = option(2, "groups of each step written to rollouts/ for reading")
+
+
+# One sub-section a registered estimator, made of its `option` fields.
+StrategyConfig: Any = dataclasses.make_dataclass(
+    "StrategyConfig",
+    [(name, cls, field(default_factory=cls)) for name, cls in (advantages.BASES | advantages.WRAPPERS).items()],
+)
+
+
+@dataclass
+class Config:
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    verifier: VerifierConfig = field(default_factory=VerifierConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    strategy: Any = field(default_factory=StrategyConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+
+    def build_strategy(self) -> advantages.Strategy:
+        """The advantage estimator that `algorithm.estimator` names, with the options of `strategy`."""
+        return advantages.build(self.algorithm.estimator, self.strategy)
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------------
+
+
+def load(argv: list[str]) -> Config:
+    """The config that `[CONFIG.yaml] [--section.key=value ...] [--run-dir DIR]` describes, resolved and checked."""
+    tree: dict[str, Any] = {}
+    arguments = list(argv)
+    if arguments and not arguments[0].startswith("--"):
+        tree = read_yaml(Path(arguments.pop(0)))
+    while arguments:
+        argument = arguments.pop(0)
+        if not argument.startswith("--"):
+            raise ConfigError(f"unexpected argument {argument!r}: options are written --section.key=value")
+        key, equals, value = argument[2:].partition("=")
+        if not equals:
+            if not arguments:
+                raise ConfigError(f"option {argument!r} has no value: write {argument}=VALUE")
+            value = arguments.pop(0)
+        if key == "run-dir":
+            key, parsed = "run.dir", value
+        else:
+            try:
+                parsed = yaml.safe_load(value)
+            except yaml.YAMLError:
+                parsed = value  # a text such as "a: b: c"; the field's type decides
+        node = tree
+        *sections, leaf = key.split(".")
+        for section in sections:
+            node = node.setdefault(section, {})
+            if not isinstance(node, dict):
+                raise ConfigError(f"option --{key}: {section!r} is a value, not a section")
+        node[leaf] = parsed if not (isinstance(parsed, int | float) and not isinstance(parsed, bool)) else value
+    config = resolve(fill(Config, tree, ""))
+    check(config)
+    return config
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file."""
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the config file {path}: {error.strerror or error}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    if tree is not None and not isinstance(tree, dict):
+        raise ConfigError(f"{path} must hold sections such as 'model:', not a {type(tree).__name__}")
+    return tree or {}
+
+
+def fill(cls: Any, tree: Any, path: str) -> Any:
+    """An instance of dataclass `cls` from a tree of plain values; `path` is where we are, for messages."""
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path.rstrip('.')} is a section with keys of its own, not {tree!r}")
+    hints = typing.get_type_hints(cls)
+    known = {f.name: f for f in fields(cls) if f.name != "base"}
+    values = {}
+    for key, value in tree.items():
+        if key not in known:
+            raise ConfigError(f"unknown option {path}{key}: {closest(f'{path}{key}', path, known)}")
+        kind = hints.get(key, Any)
+        if kind is Any and cls is Config:
+            kind = StrategyConfig
+        values[key] = fill(kind, value, f"{path}{key}.") if is_dataclass(kind) else coerce(value, kind, f"{path}{key}")
+    try:
+        return cls(**values)
+    except ValueError as error:  # a strategy's own check
+        raise ConfigError(str(error)) from None
+
+
+def closest(key: str, path: str, known: dict[str, Any]) -> str:
+    """The remedy for an unknown key: the closest key of the whole tree, or those of its section."""
+    matches = difflib.get_close_matches(key, [path + k for k in known], 1, 0.6) or difflib.get_close_matches(
+        key.rpartition(".")[2], [k.rpartition(".")[2] for k, *_ in every_option()], 1, 0.6
+    )
+    if not matches:
+        return f"known here are {', '.join(known)} (train.py --help lists all)"
+    full = [k for k, *_ in every_option() if k == matches[0] or k.rpartition(".")[2] == matches[0]]
+    return f"did you mean {full[0] if full else matches[0]}? (train.py --help lists all)"
+
+
+def coerce(value: Any, kind: Any, key: str) -> Any:
+    """`value` as `kind`, which is bool, int, float, str, list[...], dict[...] or one of them or None."""
+    origin = typing.get_origin(kind)
+    if origin in (types.UnionType, typing.Union):
+        if value is None or value in ("null", "none", "None"):
+            return None
+        kind = next(k for k in typing.get_args(kind) if k is not type(None))
+        origin = typing.get_origin(kind)
+    name = getattr(origin or kind, "__name__", str(kind))
+    wrong = ConfigError(f"{key} takes {'true or false' if kind is bool else f'a value of type {name}'}, not {value!r}")
+    if origin is list:
+        if not isinstance(value, list):
+            raise wrong
+        return [coerce(item, typing.get_args(kind)[0], key) for item in value]
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise wrong
+        return dict(value)
+    if kind is str and isinstance(value, str | int | float) and not isinstance(value, bool):
+        return str(value)
+    if kind is bool and isinstance(value, bool):
+        return value
+    if kind in (int, float) and isinstance(value, str | int | float) and not isinstance(value, bool):
+        try:
+            number = kind(value)
+        except ValueError:
+            raise wrong from None
+        if number != number or (kind is int and not isinstance(value, str) and number != value):
+            raise wrong
+        return number
+    raise wrong
+
+
+def resolve(config: Config) -> Config:
+    """`config` with every None that means "as the estimator says" filled in."""
+    try:
+        recipe = config.build_strategy().recipe
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    a = config.algorithm
+    filled = {
+        name: getattr(recipe, name) if getattr(a, name) is None else getattr(a, name)
+        for name in ("dynamic_sampling", "clip_low", "clip_high", "aggregation")
+    }
+    length = config.rollout.max_response_tokens if config.eval.max_response_tokens is None else config.eval.max_response_tokens
+    return replace(config, algorithm=replace(a, **filled), eval=replace(config.eval, max_response_tokens=length))
+
+
+def check(config: Config) -> None:
+    """ConfigError for the first value or combination that cannot work."""
+    m, d, v, r, a, o, e = (
+        config.model, config.data, config.verifier, config.rollout, config.algorithm, config.optimizer, config.eval
+    )  # fmt: skip
+    strategy = config.build_strategy()
+    choices: dict[str, tuple[Any, typing.Sequence[str]]] = {
+        "model.dtype": (m.dtype, ("float32", "bfloat16")),
+        "data.task": (d.task, ("arithmetic", "fewshot", "dataset")),
+        "verifier.grader": (v.grader, ("exact", "mathruler", "math_verify")),
+        "verifier.answer": (v.answer, ("boxed", "whole")),
+        "rollout.engine": (r.engine, ("transformers",)),
+        "rollout.when_exhausted": (r.when_exhausted, ("smaller", "error")),
+        "algorithm.aggregation": (a.aggregation, AGGREGATIONS),
+        "algorithm.old_log_probs": (a.old_log_probs, ("trainer", "sampler")),
+        "algorithm.correction": (a.correction, CORRECTIONS),
+        "algorithm.kl_estimator": (a.kl_estimator, KL_ESTIMATORS),
+        "optimizer.schedule": (o.schedule, ("constant", "linear", "cosine")),
+    }
+    for key, (value, known) in choices.items():
+        require(value in known, f"{key} is one of {', '.join(known)}, not {value!r}")
+    at_least_one = {
+        "rollout.prompts": r.prompts, "rollout.samples": r.samples, "rollout.max_response_tokens": r.max_response_tokens,
+        "rollout.max_sequences": r.max_sequences, "rollout.max_generation_batches": r.max_generation_batches,
+        "algorithm.mini_batch_prompts": a.mini_batch_prompts, "algorithm.epochs": a.epochs, "run.steps": config.run.steps,
+        "optimizer.micro_batch_tokens": o.micro_batch_tokens, "eval.problems": e.problems, "eval.samples": e.samples, "eval.k": e.k,
+        "eval.during_problems": e.during_problems, "eval.max_response_tokens": e.max_response_tokens,
+        "verifier.workers": v.workers, "data.max_prompt_tokens": d.max_prompt_tokens, "data.test_size": d.test_size,
+    }  # fmt: skip
+    for key, value in at_least_one.items():
+        require(value >= 1, f"{key} must be at least 1, not {value}")
+    not_negative = {
+        "algorithm.clip_low": a.clip_low, "algorithm.clip_high": a.clip_high, "algorithm.kl_coefficient": a.kl_coefficient,
+        "algorithm.entropy_coefficient": a.entropy_coefficient, "algorithm.overlong_buffer": a.overlong_buffer,
+        "optimizer.lr": o.lr, "optimizer.weight_decay": o.weight_decay, "optimizer.warmup_steps": o.warmup_steps,
+        "eval.every": e.every, "eval.temperature": e.temperature, "eval.top_k": e.top_k, "run.save_rollouts": config.run.save_rollouts,
+        "run.seed": config.run.seed,
+    }  # fmt: skip
+    for key, value in not_negative.items():
+        require(value >= 0, f"{key} must be at least 0, not {value}")
+    require(r.temperature > 0, f"rollout.temperature must be above 0, not {r.temperature}: greedy samples of a group are all alike")
+    require(0 < e.top_p <= 1, f"eval.top_p must be in (0, 1], not {e.top_p}")
+    require(o.max_grad_norm > 0, f"optimizer.max_grad_norm must be above 0, not {o.max_grad_norm}")
+    require(len(o.betas) == 2, f"optimizer.betas takes two numbers, not {o.betas}")
+    require(v.timeout > 0, f"verifier.timeout must be above 0 seconds, not {v.timeout}")
+    require(a.dual_clip is None or a.dual_clip > 1, f"algorithm.dual_clip must be above 1 or null, not {a.dual_clip}")
+    require(r.oversample >= 1, f"rollout.oversample must be at least 1, not {r.oversample}")
+    require(
+        r.samples >= strategy.min_samples,
+        f"rollout.samples={r.samples} is too small for {a.estimator}: it compares the responses of a group and needs at least "
+        f"{strategy.min_samples}",
+    )
+    require(
+        r.prompts % a.mini_batch_prompts == 0,
+        f"algorithm.mini_batch_prompts={a.mini_batch_prompts} does not divide rollout.prompts={r.prompts}: choose a divisor",
+    )
+    require(e.k <= e.samples, f"eval.k={e.k} is more than eval.samples={e.samples}: pass@k needs at least k samples")
+    require(
+        e.temperature > 0 or e.samples == 1,
+        f"eval.temperature=0 is greedy, so eval.samples={e.samples} would be the same response {e.samples} times: set it to 1",
+    )
+    require(
+        a.overlong_buffer < r.max_response_tokens,
+        f"algorithm.overlong_buffer={a.overlong_buffer} must be below rollout.max_response_tokens={r.max_response_tokens}",
+    )
+    require(
+        not (a.overlong_buffer and a.estimator.startswith("pkpo")),
+        "pkpo is defined for right and wrong only: set algorithm.overlong_buffer=0",
+    )
+    require(
+        not (r.carry_over and a.old_log_probs == "trainer" and a.correction == "none"),
+        "rollout.carry_over trains on groups of an older policy: set algorithm.correction=truncate (or mask), or "
+        "algorithm.old_log_probs=sampler, so that their ratio is taken against the policy that sampled them",
+    )
+    require(
+        not (a.old_log_probs == "sampler" and a.correction != "none"),
+        f"algorithm.correction={a.correction} corrects old log-probs of the trainer: with algorithm.old_log_probs=sampler there is "
+        "nothing to correct, set it to none",
+    )
+    require(
+        not (a.old_log_probs == "sampler" and strategy.needs_entropy),
+        f"{a.estimator} needs the policy's entropies, which the pass for old log-probs gives: set algorithm.old_log_probs=trainer",
+    )
+    if d.task == "dataset":
+        require(bool(d.train), "data.task=dataset needs data.train: a .jsonl or .parquet file, or a Hub name")
+        require("{problem}" in d.template, f"data.template must contain {{problem}}, not just {d.template!r}")
+    require(
+        v.name in ("math", "code") or ".py:" in v.name,
+        f"verifier.name is math, code or file.py:function, not {v.name!r}",
+    )
+
+
+def require(condition: bool, message: str) -> None:
+    """ConfigError with `message` unless `condition`."""
+    if not condition:
+        raise ConfigError(message)
+
+
+# ---- showing ---------------------------------------------------------------------------------------------------------------
+
+
+def every_option(node: Any = None, path: str = "") -> list[tuple[str, Any, str]]:
+    """(key, value, meaning) of every option below `node`, a config (the defaults if None), in order."""
+    node = Config() if node is None else node
+    rows = []
+    for f in fields(node):
+        value = getattr(node, f.name)
+        if "help" in f.metadata:
+            rows.append((path + f.name, value, f.metadata["help"]))
+        elif is_dataclass(value) and f.name != "base":
+            rows += every_option(value, f"{path}{f.name}.")
+    return rows
+
+
+def as_tree(config: Config) -> dict[str, Any]:
+    """The config as nested plain values, ready for YAML; `load` reads it back to the same config."""
+    tree: dict[str, Any] = {}
+    for key, value, _ in every_option(config):
+        node = tree
+        *sections, leaf = key.split(".")
+        for section in sections:
+            node = node.setdefault(section, {})
+        node[leaf] = value
+    return tree
+
+
+def help_text() -> str:
+    """Every option with its default and meaning."""
+    lines = [
+        "usage: train.py [CONFIG.yaml] [--section.key=value ...] [--run-dir DIR]",
+        "",
+        "With no argument it trains the embedded model on the embedded task. Options, with their defaults:",
+    ]
+    section = ""
+    for key, default, text in every_option():
+        head = key.rpartition(".")[0]
+        if head != section:
+            section = head
+            lines += ["", head]
+        shown = "null" if default is None else str(default).lower() if isinstance(default, bool) else default
+        lines.append(f"  --{key}={shown}\n        {text}")
+    return "\n".join(lines)
+
+
+def plan(config: Config, train_size: int, test_size: int, ranks: int) -> list[str]:
+    """Lines with the sizes that follow from the config, for people."""
+    r, a, run = config.rollout, config.algorithm, config.run
+    rollouts = r.prompts * r.samples
+    steps = r.prompts // a.mini_batch_prompts * a.epochs
+    return [
+        f"estimator {a.estimator}: clip -{a.clip_low:g}/+{a.clip_high:g}, {a.aggregation}, "
+        f"dynamic sampling {'on' if a.dynamic_sampling else 'off'}",
+        f"data {train_size:,} problems to train on, {test_size:,} held out; {ranks} rank{'s' if ranks > 1 else ''}",
+        f"one step {r.prompts} prompts x {r.samples} samples = {rollouts:,} rollouts of at most {r.max_response_tokens:,} tokens "
+        f"({rollouts * r.max_response_tokens:,}), {steps} optimizer step{'s' if steps > 1 else ''} of "
+        f"{a.mini_batch_prompts * r.samples:,} rollouts",
+        f"run {run.steps:,} steps = {run.steps * rollouts:,} rollouts, {run.steps * steps:,} optimizer steps, "
+        f"{run.steps * r.prompts / train_size:.2f} passes over the data (more with dynamic sampling)",
+    ]

@@ -1,0 +1,196 @@
+"""Problems from a generator, a file or the Hub, and the seeded order in which a run draws them.
+
+Every problem is turned into token ids once, here; nothing is re-tokenised later. Train and test never share a prompt.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minirl.config import ConfigError, DataConfig
+from minirl.tasks import Problem, arithmetic, fewshot
+
+GENERATORS = {"arithmetic": arithmetic.problems, "fewshot": fewshot.problems}
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A problem ready to be sampled: its text after the template, and that text's token ids."""
+
+    problem: Problem
+    text: str
+    ids: list[int]
+
+
+def load_problems(config: DataConfig) -> tuple[list[Problem], list[Problem], list[str]]:
+    """(train, test, notes for people). Needs no model and no tokenizer, so bad data ends a run before anything is loaded."""
+    notes: list[str] = []
+    if config.task in GENERATORS:
+        generate = GENERATORS[config.task]
+        return generate("train"), generate("test"), notes
+    train = distinct(rows_to_problems(read_rows(config.train, config.subset, config.train_split), config, config.train), notes)
+    if config.test:
+        test = distinct(rows_to_problems(read_rows(config.test, config.subset, config.test_split), config, config.test), notes)
+        asked = {p.prompt for p in test}
+        kept = [p for p in train if p.prompt not in asked]
+        if len(kept) < len(train):
+            notes.append(f"{len(train) - len(kept)} training problems that the test set has too were dropped")
+        train = kept
+    else:
+        if len(train) <= config.test_size:
+            raise ConfigError(
+                f"{config.train} has {len(train)} problems, too few to hold out data.test_size={config.test_size}: lower it"
+            )
+        # By content, not by position: the split stays the same when rows are shuffled or added.
+        ordered = sorted(train, key=lambda p: hashlib.sha256(p.prompt.encode()).digest())
+        held_out = {p.id for p in ordered[: config.test_size]}
+        test = [p for p in train if p.id in held_out]
+        train = [p for p in train if p.id not in held_out]
+    if not train:
+        raise ConfigError(f"{config.train}: no training problem is left beside the test set")
+    return train, test, notes
+
+
+def read_rows(source: str, subset: str | None, split: str) -> list[dict[str, Any]]:
+    """The rows of a .jsonl or .parquet file, or of a Hub data set."""
+    path = Path(source)
+    if path.suffix in (".jsonl", ".json", ".parquet"):
+        if not path.is_file():
+            raise ConfigError(f"there is no data file {source}")
+        if path.suffix == ".parquet":
+            import pyarrow.parquet
+
+            try:
+                return pyarrow.parquet.read_table(path).to_pylist()
+            except (OSError, pyarrow.ArrowException) as error:
+                raise ConfigError(f"{source} is not a readable parquet file: {error}") from None
+        return read_jsonl(path)
+    from datasets import load_dataset
+
+    try:
+        return list(load_dataset(source, subset, split=split))
+    except Exception as error:  # noqa: BLE001 - the library raises a dozen kinds for a missing or unreachable data set
+        raise ConfigError(
+            f"cannot load {source!r} (subset {subset}, split {split}) from the Hub: {type(error).__name__}: "
+            f"{' '.join(str(error).split())[:300]}; a local file must end in .jsonl or .parquet"
+        ) from None
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """The objects of a JSONL file; a line that is not one is named."""
+    rows = []
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if not line.strip():
+                    continue
+                try:
+                    row = json.loads(line)
+                except json.JSONDecodeError as error:
+                    raise ConfigError(f"{path}, line {number} is not JSON ({error.msg}): mend or remove it") from None
+                if not isinstance(row, dict):
+                    raise ConfigError(f"{path}, line {number} is a JSON {type(row).__name__}, not an object")
+                rows.append(row)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
+    return rows
+
+
+def rows_to_problems(rows: list[dict[str, Any]], config: DataConfig, source: str) -> list[Problem]:
+    """Problems of data rows, by the config's column mapping."""
+    if not rows:
+        raise ConfigError(f"{source} has no rows")
+    columns = [config.prompt_column, *([config.answer_column] if config.answer_column else []), *config.fact_columns]
+    try:
+        pattern = re.compile(config.answer_pattern) if config.answer_pattern else None
+    except re.error as error:
+        raise ConfigError(f"data.answer_pattern {config.answer_pattern!r} is not a regular expression: {error}") from None
+    problems = []
+    for number, row in enumerate(rows, 1):
+        for column in columns:
+            if row.get(column) is None:
+                raise ConfigError(
+                    f"{source}, row {number} has no column {column!r} (it has {', '.join(map(str, row))}): set data.prompt_column, "
+                    "data.answer_column or data.fact_columns"
+                )
+        answer = str(row[config.answer_column]) if config.answer_column else ""
+        if pattern:
+            found = pattern.search(answer)
+            if not found or not found.groups():
+                raise ConfigError(f"{source}, row {number}: data.answer_pattern finds no group in the answer {answer[-80:]!r}")
+            answer = found.group(1)
+        facts = {column: row[column] for column in config.fact_columns}
+        problems.append(Problem(str(row.get("id", number)), str(row[config.prompt_column]), answer.strip(), facts))
+    return problems
+
+
+def distinct(problems: list[Problem], notes: list[str]) -> list[Problem]:
+    """The problems without repeated texts, ids made unique."""
+    seen: dict[str, Problem] = {}
+    ids: set[str] = set()
+    for number, p in enumerate(problems):
+        if p.prompt in seen:
+            continue
+        if p.id in ids:
+            p = Problem(f"{p.id}#{number}", p.prompt, p.answer, p.facts)
+        ids.add(p.id)
+        seen[p.prompt] = p
+    if len(seen) < len(problems):
+        notes.append(f"{len(problems) - len(seen)} repeated problems were dropped")
+    return list(seen.values())
+
+
+def encode_prompts(problems: Sequence[Problem], tokenizer: Any, config: DataConfig, notes: list[str], what: str) -> list[Prompt]:
+    """The problems as token ids, through the template and, if asked, the tokenizer's chat template; too long ones are dropped."""
+    if config.chat and not getattr(tokenizer, "chat_template", None):
+        raise ConfigError(
+            "the tokenizer has no chat template: set data.chat=false and write the whole prompt in data.template, or use a chat model"
+        )
+    prompts = []
+    for p in problems:
+        # Not str.format: problems are full of braces.
+        text = config.template.replace("{problem}", p.prompt)
+        if config.chat:
+            messages = [{"role": "system", "content": config.system}] if config.system else []
+            messages.append({"role": "user", "content": text})
+            text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **config.chat_arguments)
+        # A chat template writes its own special tokens: adding them again would double the BOS.
+        prompts.append(Prompt(p, text, tokenizer(text, add_special_tokens=not config.chat)["input_ids"]))
+    kept = [p for p in prompts if 0 < len(p.ids) <= config.max_prompt_tokens]
+    if not kept:
+        shortest = min(len(p.ids) for p in prompts)
+        raise ConfigError(
+            f"every {what} prompt is longer than data.max_prompt_tokens={config.max_prompt_tokens} (the shortest has {shortest} "
+            "tokens): raise it"
+        )
+    if len(kept) < len(prompts):
+        notes.append(
+            f"{len(prompts) - len(kept)} of {len(prompts)} {what} prompts are longer than data.max_prompt_tokens="
+            f"{config.max_prompt_tokens} and were dropped"
+        )
+    return kept
+
+
+class Order:
+    """An endless seeded order over `size` items: one permutation an epoch. `position` counts draws and is all its state."""
+
+    def __init__(self, size: int, seed: int, position: int = 0) -> None:
+        self.size, self.seed, self.position = size, seed, position
+        self._epoch, self._permutation = -1, np.empty(0, dtype=np.int64)
+
+    def draw(self, count: int) -> list[tuple[int, int]]:
+        """The next `count` pairs (draw number, item index). Draw numbers never repeat in a run: they name groups and seeds."""
+        drawn = []
+        for number in range(self.position, self.position + count):
+            epoch, place = divmod(number, self.size)
+            if epoch != self._epoch:
+                self._epoch, self._permutation = epoch, np.random.default_rng([self.seed, epoch]).permutation(self.size)
+            drawn.append((number, int(self._permutation[place])))
+        self.position += count
+        return drawn

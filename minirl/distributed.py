@@ -1,0 +1,68 @@
+"""The ranks of a run: started by accelerate, talking through a few collective calls, and nowhere else in the code.
+
+Every rank holds the whole batch of rollouts; ranks differ only in which prompts they sample and which micro-batches they compute.
+"""
+
+import os
+import sys
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from minirl.config import ConfigError
+
+
+def is_main_process() -> bool:
+    """Whether this is the first process of the run, from the launcher's environment; works before anything is started."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+class Ranks:
+    """This process among the processes of the run. rank, size: int; main: first rank; device: torch.device."""
+
+    def __init__(self) -> None:
+        """Starts accelerate. ConfigError when the launcher's number of processes is not what we got."""
+        asked = int(os.environ.get("WORLD_SIZE", "1"))
+        if "WORLD_SIZE" not in os.environ and "MASTER_ADDR" in os.environ and "ACCELERATE_MIXED_PRECISION" in os.environ:
+            # `accelerate launch --cpu --num_processes 2` sets the address, then starts one process and says nothing.
+            raise ConfigError(
+                "accelerate was asked for several processes but started one: on CPUs launch with "
+                "`torchrun --nproc_per_node N train.py`"
+            )
+        from accelerate import Accelerator
+
+        # Told that there is no GPU, accelerate picks gloo and DDP over CPUs; left alone, it thinks it is a single process.
+        self.accelerator = Accelerator(cpu=not torch.cuda.is_available())
+        if self.accelerator.num_processes != asked:
+            raise ConfigError(f"the launcher started {asked} processes but accelerate sees {self.accelerator.num_processes}")
+        self.rank, self.size = self.accelerator.process_index, self.accelerator.num_processes
+        self.main, self.device = self.rank == 0, self.accelerator.device
+
+    def gather(self, items: list[Any]) -> list[Any]:
+        """The concatenation of every rank's `items` (any picklable values), the same on all ranks."""
+        if self.size == 1:
+            return list(items)
+        parts: list[Any] = [None] * self.size
+        dist.all_gather_object(parts, items)
+        return [item for part in parts for item in part]
+
+    def sum(self, values: dict[str, float]) -> dict[str, float]:
+        """Each value summed over ranks; all ranks pass the same keys in the same order."""
+        if self.size == 1:
+            return dict(values)
+        tensor = torch.tensor(list(values.values()), dtype=torch.float64, device=self.device)
+        dist.all_reduce(tensor)
+        return dict(zip(values, tensor.tolist(), strict=True))
+
+    def barrier(self) -> None:
+        """Waits for all ranks."""
+        if self.size > 1:
+            dist.barrier()
+
+    def close(self) -> None:
+        """Ends the process group after all ranks are here."""
+        if self.size > 1:
+            self.barrier()
+            dist.destroy_process_group()
+            sys.stdout.flush()

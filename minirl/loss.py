@@ -1,0 +1,124 @@
+"""The policy loss as pure functions on flat tensors of response tokens. No torch.distributed here: counts are passed in.
+
+Every aggregation is a weight a token, made from whole-mini-batch counts before any micro-batch is cut:
+loss = sum_t weight_t * loss_t. So the gradient cannot depend on micro-batches or ranks. Shapes: T response tokens of a
+micro-batch, all sequences laid end to end; log-probs and entropies in nats.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+AGGREGATIONS = ("token-mean", "sequence-mean", "constant")
+KL_ESTIMATORS = ("k1", "k2", "k3")
+CORRECTIONS = ("none", "truncate", "mask")
+
+
+def token_weights(lengths: Sequence[int], aggregation: str, constant: float = 0.0) -> list[float]:
+    """The weight of each token of each sequence, float[N], for the N sequences of one whole mini-batch (all ranks).
+
+    lengths: int[N] response tokens, 0 for a sequence that is left out of the loss and of every count.
+    "token-mean": 1 / all tokens. "sequence-mean": 1 / (sequences * own length). "constant": 1 / (sequences * constant), as in
+    Dr. GRPO, where the constant is the longest response allowed. A mini-batch that is left out whole has weights 0.
+    """
+    tokens, sequences = sum(lengths), sum(length > 0 for length in lengths)
+    if aggregation == "token-mean":
+        return [1 / tokens if length else 0.0 for length in lengths]
+    if aggregation == "sequence-mean":
+        return [1 / (sequences * length) if length else 0.0 for length in lengths]
+    if aggregation == "constant":
+        if constant <= 0:
+            raise ValueError(f"aggregation 'constant' needs a positive constant, not {constant}")
+        return [1 / (sequences * constant) if length else 0.0 for length in lengths]
+    raise ValueError(f"unknown aggregation {aggregation!r}: known are {', '.join(AGGREGATIONS)}")
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Ranges of the clipped surrogate: ratio in [1 - low, 1 + high]; dual > 1 bounds the loss of negative advantages."""
+
+    low: float = 0.2
+    high: float = 0.2
+    dual: float | None = 3.0
+
+
+@dataclass(frozen=True)
+class TokenLoss:
+    """loss: float[T]; the rest bool[T]: where the upper, the lower and the dual clip took the gradient away."""
+
+    loss: Tensor
+    clipped_high: Tensor
+    clipped_low: Tensor
+    clipped_dual: Tensor
+
+
+def clipped_surrogate(logps: Tensor, old_logps: Tensor, advantages: Tensor, clip: Clip) -> TokenLoss:
+    """PPO's clipped surrogate a token (Schulman et al. 2017), clip-higher (DAPO) and dual clip (Ye et al. 2020).
+
+    All float[T]. The log-ratio is clamped to +-20 before exp.
+    """
+    ratio = (logps - old_logps).clamp(-20, 20).exp()
+    plain = ratio * advantages
+    clipped = ratio.clamp(1 - clip.low, 1 + clip.high) * advantages
+    objective = torch.minimum(plain, clipped)
+    high = (ratio > 1 + clip.high) & (advantages > 0)
+    low = (ratio < 1 - clip.low) & (advantages < 0)
+    dual = torch.zeros_like(high)
+    if clip.dual is not None:
+        floor = clip.dual * advantages
+        dual = (advantages < 0) & (objective < floor)
+        objective = torch.where(dual, floor, objective)
+    return TokenLoss(-objective, high, low, dual)
+
+
+def kl(logps: Tensor, other_logps: Tensor, estimator: str) -> Tensor:
+    """float[T], estimate of KL(policy || other) on tokens sampled from the policy (Schulman, "Approximating KL divergence").
+
+    k1 = log p/q, unbiased; k2 = (log p/q)^2 / 2; k3 = q/p - 1 - log q/p, unbiased and never negative.
+    """
+    log_ratio = (logps - other_logps).clamp(-20, 20)
+    if estimator == "k1":
+        return log_ratio
+    if estimator == "k2":
+        return log_ratio.square() / 2
+    if estimator == "k3":
+        return (-log_ratio).exp() - 1 + log_ratio
+    raise ValueError(f"unknown KL estimator {estimator!r}: known are {', '.join(KL_ESTIMATORS)}")
+
+
+def importance_weights(old_logps: Tensor, sampler_logps: Tensor, correction: str, low: float, high: float) -> Tensor:
+    """float[T], without gradient: trainer's old probability over the sampler's, for the gap between the two.
+
+    "none": 1. "truncate": min(ratio, high), truncated importance sampling (Yao et al. 2025). "mask": ratio inside [low, high],
+    0 outside (IcePop).
+    """
+    ratio = (old_logps - sampler_logps).detach().clamp(-20, 20).exp()
+    if correction == "none":
+        return torch.ones_like(ratio)
+    if correction == "truncate":
+        return ratio.clamp(max=high)
+    if correction == "mask":
+        return torch.where((ratio >= low) & (ratio <= high), ratio, 0.0)
+    raise ValueError(f"unknown importance correction {correction!r}: known are {', '.join(CORRECTIONS)}")
+
+
+def log_probs_and_entropy(logits: Tensor, targets: Tensor, entropy_grad: bool = True) -> tuple[Tensor, Tensor]:
+    """(float[T] log-prob of each target, float[T] full-vocabulary entropy), nats, from logits [T, V] and targets int[T].
+
+    entropy_grad: whether the entropy carries a gradient, which an entropy bonus needs and a log does not.
+    """
+    logits = logits.float()
+    normaliser = logits.logsumexp(-1)
+    chosen = logits.gather(-1, targets[:, None])[:, 0] - normaliser
+    with torch.set_grad_enabled(entropy_grad and torch.is_grad_enabled()):
+        entropy = normaliser - (logits.softmax(-1) * logits).sum(-1)
+    return chosen, entropy
+
+
+def overlong_penalty(length: int, maximum: int, buffer: int) -> float:
+    """DAPO's soft overlong punishment in [-1, 0]: 0 up to maximum - buffer tokens, then linear down to -1 at the maximum."""
+    if buffer <= 0:
+        return 0.0
+    return min(0.0, max(-1.0, (maximum - buffer - length) / buffer))

@@ -1,0 +1,229 @@
+"""The trainable model: log-probs, backward, optimizer step, export. One process or DDP; nothing else in the code asks which."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import cos, pi
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from minirl.config import EMBEDDED, Config, ConfigError, ModelConfig, OptimizerConfig
+from minirl.distributed import Ranks
+from minirl.loss import log_probs_and_entropy
+from minirl.packing import micro_batches
+from minirl.rollout import Rollout
+
+# Elements of a logits chunk: 2**26 float32 are 256 MiB. Larger ones are recomputed in the backward pass instead of kept.
+LOGITS_CHUNK = 2**26
+
+
+def model_source(config: ModelConfig) -> str:
+    """The folder or Hub name to load from."""
+    from minirl import tiny
+
+    return str(tiny.FOLDER) if config.path == EMBEDDED else config.path
+
+
+def load(kind: Any, config: ModelConfig, **arguments: Any) -> Any:
+    """`kind.from_pretrained` of the configured model, with one clear sentence when it is not there."""
+    source = model_source(config)
+    try:
+        return kind.from_pretrained(source, revision=config.revision, **arguments)
+    except (OSError, ValueError) as error:
+        hint = "the folder has config.json, weights and tokenizer files" if Path(source).exists() else "the path or Hub name is right"
+        raise ConfigError(f"cannot load model.path={config.path!r}: {' '.join(str(error).split())[:300]}; check that {hint}") from None
+
+
+def load_tokenizer(config: ModelConfig) -> Any:
+    """The model's tokenizer."""
+    return load(AutoTokenizer, config)
+
+
+def check_context(config: ModelConfig, longest_prompt: int, response: int) -> None:
+    """ConfigError when prompt and response do not fit the model's positions. Reads the model's config only."""
+    limit = getattr(load(AutoConfig, config), "max_position_embeddings", None)
+    if limit is not None and longest_prompt + response > limit:
+        raise ConfigError(
+            f"prompts of up to {longest_prompt} tokens and responses of {response} exceed the model's {limit} positions: lower "
+            "data.max_prompt_tokens or rollout.max_response_tokens (and eval.max_response_tokens)"
+        )
+
+
+def load_model(config: ModelConfig) -> Any:
+    """The causal language model with float32 weights."""
+    model = load(AutoModelForCausalLM, config, dtype=torch.float32, attn_implementation=config.attention)
+    for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
+        if getattr(model.config, name, None) not in (None, 1, 1.0):
+            raise ConfigError(f"model.path={config.path!r} transforms its logits ({name}), which the log-prob head does not know yet")
+    return model
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Rows of prompt and response, padded on the right; T response tokens in all, row after row.
+
+    indices: place of each rollout in what was split; ids: int[B, L]; mask: int[B, L]; rows, columns: int[T], where each response token is predicted; targets: int[T].
+    """
+
+    rollouts: list[Rollout]
+    indices: list[int]
+    ids: Tensor
+    mask: Tensor
+    rows: Tensor
+    columns: Tensor
+    targets: Tensor
+
+    def flat(self, values: Sequence[Any]) -> Tensor:
+        """float[T] from one number or one array float[T_i] a rollout."""
+        parts = [np.broadcast_to(np.asarray(v, dtype=np.float32), r.length) for v, r in zip(values, self.rollouts, strict=True)]
+        return torch.from_numpy(np.concatenate(parts) if parts else np.zeros(1, np.float32)).to(self.ids.device)
+
+
+def make_micro_batch(all_rollouts: Sequence[Rollout], indices: list[int], device: Any = "cpu") -> MicroBatch:
+    """The tensors of the rollouts at `indices`. With none, one row of two tokens whose only value is 0: a rank without work must still take part
+    in every collective call of the forward and backward pass."""
+    rollouts = [all_rollouts[i] for i in indices]
+    sequences = [[*r.prompt_ids, *r.sample.ids.tolist()] for r in rollouts] or [[0, 0]]
+    prompts = [len(r.prompt_ids) for r in rollouts] or [1]
+    width = max(map(len, sequences))
+    ids = torch.tensor([s + [0] * (width - len(s)) for s in sequences])
+    # From lengths, never from the pad id: pad and end-of-text are the same token in many models.
+    mask = (torch.arange(width) < torch.tensor([[len(s)] for s in sequences])).long()
+    rows = torch.cat([torch.full((len(s) - p,), i) for i, (s, p) in enumerate(zip(sequences, prompts, strict=True))])
+    # The token at position c + 1 is predicted at position c.
+    columns = torch.cat([torch.arange(p - 1, len(s) - 1) for s, p in zip(sequences, prompts, strict=True)])
+    targets = ids[rows, columns + 1]
+    return MicroBatch(rollouts, indices, *(t.to(device) for t in (ids, mask, rows, columns, targets)))
+
+
+class LogProbHead(torch.nn.Module):
+    """A causal language model whose forward gives log-probs of response tokens; only their positions reach the output layer."""
+
+    def __init__(self, model: Any, temperature: float, vocabulary: int, entropy_grad: bool) -> None:
+        super().__init__()
+        self.model, self.temperature, self.vocabulary, self.entropy_grad = model, temperature, vocabulary, entropy_grad
+
+    def forward(self, ids: Tensor, mask: Tensor, rows: Tensor, columns: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """(float[T] log-probs, float[T] entropies), nats, of the tempered distribution over the tokenizer's ids."""
+        hidden = self.model.base_model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state[rows, columns]
+        size = max(1, LOGITS_CHUNK // self.model.config.vocab_size)
+        if len(hidden) <= size:
+            return self.score(hidden, targets)
+        chunks = [
+            checkpoint(self.score, h, t, use_reentrant=False)
+            for h, t in zip(hidden.split(size), targets.split(size), strict=True)
+        ]
+        return torch.cat([c[0] for c in chunks]), torch.cat([c[1] for c in chunks])
+
+    def score(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probs and entropies of one chunk of hidden states float[T, H]."""
+        logits = self.model.get_output_embeddings()(hidden)[:, : self.vocabulary].float() / self.temperature
+        return log_probs_and_entropy(logits, targets, self.entropy_grad)
+
+
+class Policy:
+    """The model being trained, its optimizer, and the frozen starting model where a KL to it is asked for."""
+
+    def __init__(self, config: Config, ranks: Ranks, vocabulary: int) -> None:
+        """vocabulary: ids below it belong to the tokenizer; the model's further rows are padding and get no probability."""
+        self.config, self.ranks = config, ranks
+        self.version = 0  # optimizer steps so far
+        self.vocabulary = vocabulary
+        if config.model.dtype == "bfloat16":
+            self.autocast = lambda: torch.autocast(ranks.device.type, dtype=torch.bfloat16)
+        else:
+            self.autocast = contextlib.nullcontext  # type: ignore[assignment]
+        self.model = load_model(config.model).to(ranks.device)
+        if config.model.gradient_checkpointing:
+            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        head = LogProbHead(self.model, config.rollout.temperature, vocabulary, config.algorithm.entropy_coefficient > 0)
+        o = config.optimizer
+        self.optimizer = torch.optim.AdamW(head.parameters(), lr=o.lr, betas=(o.betas[0], o.betas[1]), weight_decay=o.weight_decay, fused=True)
+        self.head = ranks.accelerator.prepare_model(head)
+        self.reference: LogProbHead | None = None
+        if config.algorithm.kl_coefficient > 0:
+            frozen = load_model(config.model).to(ranks.device).requires_grad_(False).eval()
+            self.reference = LogProbHead(frozen, config.rollout.temperature, vocabulary, False)
+
+    def micro_batches(self, rollouts: Sequence[Rollout]) -> Iterator[MicroBatch]:
+        """This rank's share of `rollouts`, which every rank passes in the same order; as many micro-batches on each rank."""
+        lengths = [len(r.prompt_ids) + r.length for r in rollouts]
+        shares = micro_batches(lengths, self.config.optimizer.micro_batch_tokens, self.ranks.size)
+        for indices in shares[self.ranks.rank]:
+            yield make_micro_batch(rollouts, indices, self.ranks.device)
+
+    def log_probs(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        """(float[T] log-probs with gradient, float[T] entropies) of the response tokens, nats."""
+        return self._score(self.head, batch)
+
+    def _score(self, head: Any, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        with self.autocast():
+            return head(batch.ids, batch.mask, batch.rows, batch.columns, batch.targets)
+
+    @torch.no_grad()
+    def score(self, rollouts: Sequence[Rollout], old: bool) -> None:
+        """Fills in the reference's log-probs where there is a reference and, if `old`, the policy's own and its entropies."""
+        if not old and self.reference is None:
+            return
+        self.head.eval()
+        scored: list[tuple[int, Any, Any, Any]] = []
+        for batch in self.micro_batches(rollouts):
+            sizes = [r.length for r in batch.rollouts]
+            columns: list[Any] = [[None] * len(sizes)] * 3
+            if old:
+                columns[0], columns[1] = ([t.cpu().numpy() for t in x[: sum(sizes)].split(sizes)] for x in self.log_probs(batch))
+            if self.reference is not None:
+                columns[2] = [t.cpu().numpy() for t in self._score(self.reference, batch)[0][: sum(sizes)].split(sizes)]
+            scored += zip(batch.indices, *columns, strict=True)
+        for i, old_log_probs, entropies, reference in self.ranks.gather(scored):
+            r = rollouts[i]
+            r.reference_log_probs = reference
+            if old:
+                r.old_log_probs, r.entropies = old_log_probs, entropies
+
+    def accumulate(self, loss: Tensor) -> None:
+        """Adds the gradient of a micro-batch's share of the mini-batch loss (a sum over tokens that are already weighted)."""
+        (loss * self.ranks.size).backward()  # DDP averages over ranks; the weights want the sum
+
+    def last_only(self, batches: Sequence[MicroBatch]) -> Iterator[MicroBatch]:
+        """The micro-batches of one optimizer step; gradients are exchanged between ranks on the last one only."""
+        self.head.train()
+        for i, batch in enumerate(batches):
+            quiet = isinstance(self.head, torch.nn.parallel.DistributedDataParallel) and i + 1 < len(batches)
+            with self.head.no_sync() if quiet else contextlib.nullcontext():
+                yield batch
+
+    def step(self, lr: float) -> float:
+        """One optimizer step on the accumulated gradient; returns its norm before clipping. Raises FloatingPointError when the
+        gradient is not finite: the weights are then untouched."""
+        norm = torch.nn.utils.clip_grad_norm_(self.head.parameters(), self.config.optimizer.max_grad_norm).item()
+        if not np.isfinite(norm):
+            raise FloatingPointError(f"the gradient norm is {norm} at optimizer step {self.version + 1}: lower optimizer.lr")
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.version += 1
+        return norm
+
+    def export(self, folder: Path, tokenizer: Any) -> None:
+        """Writes an ordinary Hugging Face folder, weights in float32 and tokenizer, from the first rank."""
+        if self.ranks.main:
+            self.model.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+        self.ranks.barrier()
+
+
+def learning_rate(step: int, config: OptimizerConfig, steps: int) -> float:
+    """The learning rate of rollout batch `step`, counted from 1, of `steps`: linear warm-up, then the schedule."""
+    if step <= config.warmup_steps:
+        return config.lr * step / (config.warmup_steps + 1)
+    left = (steps - step + 1) / max(1, steps - config.warmup_steps)  # 1 at the first step after warm-up, towards 0 at the end
+    scale = {"constant": 1.0, "linear": left, "cosine": (1 - cos(pi * left)) / 2}[config.schedule]
+    return config.lr * scale

@@ -1,0 +1,124 @@
+"""The engine without vLLM: transformers with a KV cache, in batches, on the trainer's own weights. For CPUs and debugging.
+
+It samples by inverting the cumulative distribution with one uniform number a (prompt seed, sample, position). So a response
+does not depend on which others share its batch or on how many ranks there are, up to floating-point ties.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from minirl.rollout import LENGTH, STOP, Sample, Sampling
+
+
+class TransformersEngine:
+    """Samples from `model`, a transformers causal language model, which it shares with the trainer: no weights to push.
+
+    stop_ids: token ids that end a response; pad_id: any id, never seen by the model's attention; vocabulary: ids from there on
+    belong to no token (padded embeddings) and are never sampled; max_sequences: rows decoded at once.
+    """
+
+    def __init__(self, model: Any, stop_ids: Sequence[int], pad_id: int, vocabulary: int, max_sequences: int) -> None:
+        self.model, self.pad_id, self.vocabulary, self.max_sequences = model, pad_id, vocabulary, max_sequences
+        self.stop_ids = torch.tensor(sorted(stop_ids))
+
+    def generate(self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[int]) -> Iterator[tuple[int, list[Sample]]]:
+        """See `Engine.generate`. Prompts of like length share a batch; a batch's groups come when all of it is finished."""
+        order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
+        width = max(1, self.max_sequences // sampling.samples)
+        for start in range(0, len(order), width):
+            batch = order[start : start + width]
+            groups = self._batch([prompts[i] for i in batch], sampling, [seeds[i] for i in batch])
+            yield from zip(batch, groups, strict=True)
+
+    @torch.no_grad()
+    def _batch(self, prompts: list[list[int]], sampling: Sampling, seeds: list[int]) -> list[list[Sample]]:
+        device, n = self.model.device, sampling.samples
+        stop_ids = self.stop_ids.to(device)
+        longest = max(map(len, prompts))
+        ids = torch.tensor([[self.pad_id] * (longest - len(p)) + p for p in prompts], device=device)
+        mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=device)
+        cache = DynamicCache(config=self.model.config)
+        # The prompt is run once and its cache copied to the n samples.
+        logits = self._forward(ids, mask, (mask.cumsum(-1) - 1).clamp(min=0), cache).repeat_interleave(n, 0)
+        cache.batch_repeat_interleave(n)
+        mask = mask.repeat_interleave(n, 0)
+        position = mask.sum(-1, keepdim=True)
+
+        rows = len(prompts) * n
+        uniform = torch.from_numpy(uniforms(seeds, n, sampling.max_tokens)).to(device)
+        tokens = torch.full((rows, sampling.max_tokens), self.pad_id, device=device)
+        log_probs = torch.zeros(rows, sampling.max_tokens, device=device)
+        lengths = torch.full((rows,), sampling.max_tokens, device=device)
+        alive = torch.arange(rows, device=device)  # row of each sequence still in the batch
+        done = torch.zeros(rows, dtype=torch.bool, device=device)
+        for t in range(sampling.max_tokens):
+            token, log_prob = draw(logits, uniform[alive, t], sampling)
+            open_rows = alive[~done]
+            tokens[open_rows, t], log_probs[open_rows, t] = token[~done], log_prob[~done]
+            ended = ~done & torch.isin(token, stop_ids)
+            lengths[alive[ended]] = t + 1
+            done |= ended
+            if t + 1 == sampling.max_tokens or done.all():
+                break
+            if done.float().mean() > 0.25:  # copying the cache costs about as much as decoding a few dead rows
+                keep = (~done).nonzero()[:, 0]
+                cache.batch_select_indices(keep)
+                alive, token, mask, position, done = alive[keep], token[keep], mask[keep], position[keep], done[keep]
+            mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
+            logits = self._forward(token[:, None], mask, position, cache)
+            position = position + 1
+
+        stopped = torch.isin(tokens.gather(1, lengths[:, None] - 1)[:, 0], stop_ids).tolist()
+        ids_out, log_probs_out = tokens.cpu().numpy().astype(np.int32), log_probs.cpu().numpy().astype(np.float32)
+        samples = [
+            Sample(ids_out[i, :length].copy(), log_probs_out[i, :length].copy(), STOP if stopped[i] else LENGTH)
+            for i, length in enumerate(lengths.tolist())
+        ]
+        return [samples[i : i + n] for i in range(0, rows, n)]
+
+    def _forward(self, ids: Tensor, mask: Tensor, position: Tensor, cache: Any) -> Tensor:
+        """float[rows, V] logits of the last position."""
+        out = self.model(
+            input_ids=ids, attention_mask=mask, position_ids=position, past_key_values=cache, use_cache=True, logits_to_keep=1
+        )
+        return out.logits[:, -1, : self.vocabulary].float()
+
+
+def uniforms(seeds: Sequence[int], samples: int, tokens: int) -> np.ndarray:
+    """float64[len(seeds) * samples, tokens] in [0, 1): row (i, j) depends on (seeds[i], j) only."""
+    return np.stack([np.random.Generator(np.random.Philox(key=[seed, j])).random(tokens) for seed in seeds for j in range(samples)])
+
+
+def draw(logits: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """(int[rows] tokens, float[rows] their log-probs in nats under the distribution drawn from), from float[rows, V] logits.
+
+    uniform: float64[rows] in [0, 1). Greedy tokens have log-prob 0: their distribution is one point.
+    """
+    if sampling.temperature == 0:
+        return logits.argmax(-1), logits.new_zeros(len(logits))
+    log_probs = (logits / sampling.temperature).log_softmax(-1)
+    if sampling.top_k or sampling.top_p < 1:
+        log_probs = truncate(log_probs, sampling.top_k, sampling.top_p)
+    cumulative = log_probs.double().exp().cumsum(-1)
+    # Scaled by the total, so that rounding can never push the draw past the last token with any probability.
+    token = torch.searchsorted(cumulative, (uniform * cumulative[:, -1])[:, None], right=True)[:, 0]
+    token = token.clamp(max=logits.shape[-1] - 1)
+    return token, log_probs.gather(-1, token[:, None])[:, 0]
+
+
+def truncate(log_probs: Tensor, top_k: int, top_p: float) -> Tensor:
+    """float[rows, V], renormalised: the top_k likeliest (0: all), then the fewest that reach probability top_p together."""
+    ordered, index = log_probs.sort(-1, descending=True)
+    drop = torch.zeros_like(ordered, dtype=torch.bool)
+    if top_k:
+        drop[:, top_k:] = True
+    if top_p < 1:
+        kept = ordered.masked_fill(drop, -torch.inf).softmax(-1)
+        drop |= kept.cumsum(-1) - kept >= top_p  # a token goes when those before it already reach top_p
+    kept = ordered.masked_fill(drop, -torch.inf).log_softmax(-1)
+    return torch.empty_like(kept).scatter(-1, index, kept)

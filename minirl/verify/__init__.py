@@ -7,7 +7,7 @@ from minirl.tasks import Problem
 
 RIGHT, WRONG, ERROR = "right", "wrong", "error"
 
-# Labels of wrong responses that gave no answer to compare. Every other label is a canonical key, which never starts with "<".
+# Labels of wrong responses that gave no answer to compare. Every other label is a canonical key: no key starts with "<".
 NO_ANSWER = "<no answer>"
 EMPTY_ANSWER = "<empty answer>"
 TIMEOUT = "<timeout>"
@@ -51,7 +51,7 @@ class VerifierError(RuntimeError):
 
 
 def load_verifier(name: str, **options: Any) -> Verifier:
-    """The verifier called `name`: "math", "code", "combine", or "path/to/file.py:function" (see minirl/verify/rewards.py).
+    """The verifier called `name`: "math", "code", "combine", or "path/to/file.py:function" (rewards.py).
 
     The options go to its constructor. An unknown name or option is a VerifierError that says so.
     """

@@ -16,8 +16,8 @@ Promises:
 * A worker whose grader fails its self-test refuses to work, and VerifierPool(...) raises VerifierError.
 * Usable from any thread. Workers end with the pool, and when this process ends in any way, SIGKILL included.
 
-It never imports torch, never forks this process (a worker is a fresh interpreter: gloo and CUDA threads do not survive a
-fork), and never runs the user's __main__ again.
+It never imports torch, never forks this process (a worker is a fresh interpreter: gloo and CUDA threads do not survive
+a fork), and never runs the user's __main__ again.
 """
 
 import atexit
@@ -110,9 +110,14 @@ class _Worker:
         index, _ = CELL.unpack_from(self.cell, 0)
         return self.batch[index] if 0 <= index < len(self.batch) else None
 
-    def stop(self) -> str:
-        """Kills the whole process group, reaps it, and says how the process ended."""
-        code = self.process.poll()
+    def stop(self, gone: bool = False) -> str:
+        """Kills the whole process group, reaps it, and says how the process ended. gone: its socket is closed."""
+        try:
+            code = self.process.wait(
+                timeout=1.0 if gone else 0.0
+            )  # the socket closes a little before the exit code is known
+        except subprocess.TimeoutExpired:
+            code = None
         with contextlib.suppress(ProcessLookupError, PermissionError):  # the group is gone (macOS: PermissionError)
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -148,7 +153,7 @@ class VerifierPool:
         self._bell, self._ring = socket.socketpair()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._bell, selectors.EVENT_READ)
-        # Workers ask to die with the thread that started them, so one thread starts them all and lives as long as the pool.
+        # Workers die with the thread that started them, so one thread starts them all and lives as long as the pool.
         self._thread = threading.Thread(target=self._manage, name="verifier-pool", daemon=True)
         self._thread.start()
         _pools.add(self)
@@ -274,7 +279,7 @@ class VerifierPool:
             except OSError:
                 message = None
             if message is None:
-                self._lost(worker, "")
+                self._lost(worker, gone=True)
             else:
                 self._receive(worker, *message)
         with self._lock:
@@ -307,11 +312,11 @@ class VerifierPool:
                     text = f"no verdict after {item.deadline:g} s; the worker was killed"
                     self._answer(item, Verdict(WRONG, label=TIMEOUT, seconds=item.deadline, detail=text))
 
-    def _lost(self, worker: _Worker, cause: str) -> None:
+    def _lost(self, worker: _Worker, cause: str = "", gone: bool = False) -> None:
         """A worker that died or stopped talking: its current item is an error, the rest of its batch is asked again."""
         item = worker.current() if worker.left else None
         ready = worker.ready
-        ending = self._remove(worker, [item])
+        ending = self._remove(worker, [item], gone)
         cause = f"{cause} ({ending})" if cause else ending
         if item is not None:
             text = f"verifier {self.verifier}: the worker died on problem {item.problem.id}: {cause}"
@@ -321,10 +326,10 @@ class VerifierPool:
             if self._failed_starts >= MAX_FAILED_STARTS:
                 self._broken = f"workers of verifier {self.verifier!r} do not start: {cause}"
 
-    def _remove(self, worker: _Worker, answered: list[_Item | None]) -> str:
+    def _remove(self, worker: _Worker, answered: list[_Item | None], gone: bool = False) -> str:
         self._selector.unregister(worker.socket)
         self._workers.remove(worker)
-        ending = worker.stop()
+        ending = worker.stop(gone)
         self.counts["replaced workers"] += 1
         again = [item for item in worker.batch if item is not None and item not in answered]
         with self._lock:

@@ -27,11 +27,11 @@ class CustomReward:
         self.function = load_function(name)
         self.self_test: Callable[[], object] | None = getattr(self.function, "self_test", None)
 
-    def __call__(self, problem: Problem, response: str, rollout: Mapping[str, Any]) -> Verdict:
+    def __call__(self, problem: Problem, response: str, rollout: Mapping[str, Any] | None = None) -> Verdict:
         try:
-            return as_verdict(self.function(problem, response, rollout))
+            return as_verdict(self.function(problem, response, rollout or {}))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything; it becomes "error"
-            text = f"reward {self.name} failed on problem {problem.id}, rollout {str(dict(rollout))[:300]}"
+            text = f"reward {self.name} failed on problem {problem.id}, rollout {str(dict(rollout or {}))[:300]}"
             return Verdict(ERROR, detail=f"{text}: {type(error).__name__}: {error}"[:2000])
 
 
@@ -84,7 +84,7 @@ class Combined:
         tests = [getattr(verifier, "self_test", None) for _, _, verifier in self.parts]
         return all(test() is not False for test in tests if test is not None)
 
-    def __call__(self, problem: Problem, response: str, rollout: Mapping[str, Any]) -> Verdict:
+    def __call__(self, problem: Problem, response: str, rollout: Mapping[str, Any] | None = None) -> Verdict:
         verdicts, total, seconds = [], 0.0, 0.0
         for name, weight, verifier in self.parts:
             arguments = (

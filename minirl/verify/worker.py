@@ -1,7 +1,7 @@
 """The process that grades: started by VerifierPool as `python -m minirl.verify.worker FD CELL_FD PARENT_PID`.
 
 It promises: it imports the verifier and nothing of the trainer (no torch); it tests its grader before it takes work; it
-says in a shared cell which item of a batch it is at and since when; it dies with its parent. It never decides deadlines.
+says in a shared cell which item of a batch it is at and since when; it dies with its parent. Deadlines are the pool's.
 """
 
 import ctypes
@@ -50,7 +50,7 @@ def _read_exactly(sock: socket.socket, count: int) -> bytes:
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Asks the kernel to kill this process when the thread that started it ends. Without that (not Linux): a watcher."""
+    """Asks the kernel to kill this process when the thread that started it ends; elsewhere than on Linux: a watcher."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     else:
@@ -82,7 +82,7 @@ def grade_one(verifier: Any, name: str, problem: Any, response: str, rollout: An
     start = time.monotonic()
     try:
         if getattr(verifier, "wants_rollout", False):
-            verdict = verifier(problem, response, rollout or {})
+            verdict = verifier(problem, response, rollout)
         else:
             verdict = verifier(problem, response)
         if not isinstance(verdict, Verdict):

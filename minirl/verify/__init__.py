@@ -1,16 +1,23 @@
 """Scoring of responses: a verifier maps (problem, response text) to a Verdict. Nothing here imports torch."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from minirl.tasks import Problem
 
 RIGHT, WRONG, ERROR = "right", "wrong", "error"
 
-# Labels of wrong responses that gave no answer to compare. Every other label is a canonical key, which never starts with "<".
+# Labels of wrong responses that gave no answer to compare. Every other label is a canonical key: no key starts with "<".
 NO_ANSWER = "<no answer>"
 EMPTY_ANSWER = "<empty answer>"
 TIMEOUT = "<timeout>"
+
+# Labels of code that are not the name of an exception type (those stand as they are: SyntaxError, IndexError ...).
+NO_CODE = "<no code>"
+WRONG_ANSWER = "WrongAnswer"
+MEMORY_LIMIT = "MemoryLimit"
+OUTPUT_LIMIT = "OutputLimit"
+CRASHED = "Crashed"  # the program ended, or was ended by a signal, before it answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +44,32 @@ class Verifier(Protocol):
     """Scores one response. Runs inside a worker process that may be killed at any moment."""
 
     def __call__(self, problem: Problem, response: str) -> Verdict: ...
+
+
+class VerifierError(RuntimeError):
+    """A verifier that cannot be used: unknown name, bad options, failed self-test, workers that do not start."""
+
+
+def load_verifier(name: str, **options: Any) -> Verifier:
+    """The verifier called `name`: "math", "code", "combine", or "path/to/file.py:function" (rewards.py).
+
+    The options go to its constructor. An unknown name or option is a VerifierError that says so.
+    """
+    try:
+        if name == "math":
+            from minirl.verify.math import MathVerifier
+
+            return MathVerifier(**options)
+        if name == "code":
+            from minirl.verify.code import CodeVerifier
+
+            return CodeVerifier(**options)
+        from minirl.verify import rewards
+
+        if name == "combine":
+            return rewards.combine(**options)
+        if ".py:" in name:
+            return rewards.CustomReward(name, **options)
+    except TypeError as error:
+        raise VerifierError(f"verifier {name!r} does not take the options {options}: {error}") from error
+    raise VerifierError(f"unknown verifier {name!r}: expected math, code, combine, or path/to/file.py:function")

@@ -1,0 +1,380 @@
+"""Grading in worker processes that can be killed at any moment.
+
+    with VerifierPool("math", {"grader": "exact"}, workers=4, timeout=5.0) as pool:
+        future = pool.submit(problem, response)          # starts at once; future.result() is a Verdict
+        verdicts = pool.grade([(problem, response), ...])  # in order
+
+verifier: "math", "code", "combine" or "path/to/file.py:function"; options go to its constructor in every worker.
+timeout: seconds one response may take (for code: for problems whose tests name no limit of their own).
+
+Promises:
+* An item that takes longer than its deadline: its worker's process group is killed and replaced while the others go on;
+  the verdict is status "wrong", label TIMEOUT. Items that were in the same message are asked again, never blamed.
+* A worker that dies: the verdict of the item it was at is status "error" with the cause. An exception inside the
+  verifier: status "error" naming the verifier and the problem. Both are counted in `pool.counts`.
+* Equal questions (same problem, same response, no rollout facts) are asked once.
+* A worker whose grader fails its self-test refuses to work, and VerifierPool(...) raises VerifierError.
+* Usable from any thread. Workers end with the pool, and when this process ends in any way, SIGKILL included.
+
+It never imports torch, never forks this process (a worker is a fresh interpreter: gloo and CUDA threads do not survive
+a fork), and never runs the user's __main__ again.
+"""
+
+import atexit
+import collections
+import contextlib
+import mmap
+import os
+import pickle
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import minirl
+from minirl.tasks import Problem
+from minirl.verify import ERROR, TIMEOUT, WRONG, Verdict, VerifierError
+from minirl.verify.worker import CELL, read_message, write_message
+
+BATCH = 32  # items a message, at most: a message costs about as much as ten easy answers
+START_SECONDS = 120.0  # importing sympy on a busy machine
+TALK_SECONDS = 20.0  # a message that is under way for longer means a stopped worker
+MAX_FAILED_STARTS = 3
+REMEMBERED = 8192  # answered questions that are kept, so that repeats cost nothing
+
+
+@dataclass(slots=True, eq=False)
+class _Item:
+    problem: Problem
+    response: str
+    rollout: Mapping[str, Any] | None
+    deadline: float
+    key: tuple[str, str, str] | None
+    futures: list[Future] = field(default_factory=list)
+
+
+class _Worker:
+    """One process, its socket, and the cell in which it says what it is doing."""
+
+    def __init__(self, name: str, options: dict[str, Any]) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs, tempfile.TemporaryFile() as cell:
+            cell.truncate(mmap.PAGESIZE)
+            self.cell = mmap.mmap(cell.fileno(), mmap.PAGESIZE)
+            CELL.pack_into(self.cell, 0, -1, 0.0)
+            environment = os.environ | {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+            environment |= {"MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+            root = str(Path(minirl.__file__).parents[1])
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+            numbers = [str(number) for number in (theirs.fileno(), cell.fileno(), os.getpid())]
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "minirl.verify.worker", *numbers],
+                stdin=subprocess.DEVNULL,
+                stdout=sys.__stderr__ if sys.__stderr__ is not None else subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), cell.fileno()),
+                env=environment,
+                start_new_session=True,
+            )
+        self.socket = ours
+        self.socket.settimeout(TALK_SECONDS)
+        self.started = time.monotonic()
+        self.ready = False
+        self.batch: list[_Item | None] = []
+        self.left = 0
+        write_message(self.socket, (name, options))
+
+    def send(self, batch: list[_Item]) -> None:
+        self.batch, self.left = list(batch), len(batch)
+        CELL.pack_into(self.cell, 0, 0, time.monotonic())
+        write_message(self.socket, [(item.problem, item.response, item.rollout) for item in batch])
+
+    def overdue(self, now: float) -> float:
+        """Seconds until this worker is late (negative: it is late)."""
+        if not self.ready:
+            return self.started + START_SECONDS - now
+        index, start = CELL.unpack_from(self.cell, 0)
+        item = self.batch[index] if 0 <= index < len(self.batch) else None
+        return start + item.deadline - now if item is not None else TALK_SECONDS
+
+    def current(self) -> _Item | None:
+        index, _ = CELL.unpack_from(self.cell, 0)
+        return self.batch[index] if 0 <= index < len(self.batch) else None
+
+    def stop(self, gone: bool = False) -> str:
+        """Kills the whole process group, reaps it, and says how the process ended. gone: its socket is closed."""
+        try:
+            code = self.process.wait(
+                timeout=1.0 if gone else 0.0
+            )  # the socket closes a little before the exit code is known
+        except subprocess.TimeoutExpired:
+            code = None
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # the group is gone (macOS: PermissionError)
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.socket.close()
+        self.cell.close()
+        if code is None:
+            return "killed by the pool"
+        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+class VerifierPool:
+    """See the module's docstring. Constructing it waits until the first worker has passed its self-test."""
+
+    def __init__(
+        self, verifier: str, options: dict[str, Any] | None = None, workers: int = 2, timeout: float = 5.0
+    ) -> None:
+        if workers < 1 or not timeout > 0:
+            raise VerifierError(f"a pool needs workers >= 1 and timeout > 0, not {workers} and {timeout}")
+        self.verifier, self.options, self.timeout = verifier, dict(options or {}), timeout
+        self.counts: collections.Counter[str] = collections.Counter()
+        self._size = workers
+        self._shares = verifier in ("math", "code")  # a custom reward may depend on more than the response
+        self._lock = threading.Lock()
+        self._pending: collections.deque[_Item] = collections.deque()
+        self._open: dict[tuple[str, str, str], _Item] = {}
+        self._known: collections.OrderedDict[tuple[str, str, str], Verdict] = collections.OrderedDict()
+        self._broken: str | None = None
+        self._closing = False
+        self._asleep = False
+        self._failed_starts = 0
+        self._workers: list[_Worker] = []
+        self._started = threading.Event()
+        self._bell, self._ring = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._bell, selectors.EVENT_READ)
+        # Workers die with the thread that started them, so one thread starts them all and lives as long as the pool.
+        self._thread = threading.Thread(target=self._manage, name="verifier-pool", daemon=True)
+        self._thread.start()
+        _pools.add(self)
+        self._started.wait()
+        if self._broken is not None:
+            self.close()
+            raise VerifierError(self._broken)
+
+    def submit(self, problem: Problem, response: str, rollout: Mapping[str, Any] | None = None) -> Future:
+        """A future of the Verdict. Grading starts at once. rollout: facts that a custom reward function reads."""
+        future: Future = Future()
+        key = (problem.id, problem.answer, response) if self._shares and rollout is None else None
+        with self._lock:
+            if self._broken is not None or self._closing:
+                raise VerifierError(self._broken or "this pool is closed")
+            self.counts["questions"] += 1
+            if key is not None:
+                if (verdict := self._known.get(key)) is not None:
+                    future.set_result(verdict)
+                    return future
+                if (item := self._open.get(key)) is not None:
+                    item.futures.append(future)
+                    return future
+            item = _Item(problem, response, rollout, self._deadline(problem), key, [future])
+            if key is not None:
+                self._open[key] = item
+            self._pending.append(item)
+            wake, self._asleep = self._asleep, False
+        if wake:
+            self._ring.send(b"!")
+        return future
+
+    def grade(self, items: Sequence[tuple[Problem, str]]) -> list[Verdict]:
+        """The verdicts of (problem, response) pairs, in their order."""
+        futures = [self.submit(problem, response) for problem, response in items]
+        return [future.result() for future in futures]
+
+    def close(self) -> None:
+        """Kills the workers and reaps them; what was not graded yet is cancelled. May be called more than once."""
+        with self._lock:
+            self._closing = True
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            with contextlib.suppress(OSError):  # the thread has closed the bell already
+                self._ring.send(b"!")
+            self._thread.join()
+
+    def __enter__(self) -> "VerifierPool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _deadline(self, problem: Problem) -> float:
+        return self.timeout
+
+    # Everything below runs in the pool's own thread.
+
+    def _manage(self) -> None:
+        try:
+            while not self._closing and self._broken is None:
+                while len(self._workers) < self._size:
+                    self._start_worker()
+                self._hand_out()
+                self._wait_and_read()
+                self._kill_the_late()
+        except Exception as error:
+            self._broken = f"the verifier pool failed: {type(error).__name__}: {error}"
+            raise
+        finally:
+            self._shut_down()
+
+    def _start_worker(self) -> None:
+        worker = _Worker(self.verifier, self.options)
+        self._workers.append(worker)
+        self._selector.register(worker.socket, selectors.EVENT_READ, worker)
+
+    def _hand_out(self) -> None:
+        for worker in list(self._workers):
+            if not worker.ready or worker.left:
+                continue
+            with self._lock:
+                size = min(BATCH, max(1, len(self._pending) // (2 * self._size)))
+                batch = [self._pending.popleft() for _ in range(min(size, len(self._pending)))]
+            if not batch:
+                continue
+            self.counts["asked"] += len(batch)
+            try:
+                worker.send(batch)
+            except (OSError, pickle.PicklingError, TypeError, AttributeError) as error:
+                if isinstance(error, OSError):  # it died while idle, which is no item's fault: all are asked again
+                    self._remove(worker, [])
+                else:  # something in facts that cannot be sent: find out whose fault by sending one at a time
+                    worker.batch, worker.left = [], 0
+                    self._blame(batch, error)
+
+    def _blame(self, batch: list[_Item], error: Exception) -> None:
+        if len(batch) == 1:
+            text = f"problem {batch[0].problem.id} cannot be sent to a worker: {type(error).__name__}: {error}"
+            self._answer(batch[0], Verdict(ERROR, detail=text))
+            return
+        for item in batch:
+            try:
+                pickle.dumps((item.problem, item.rollout))
+            except Exception as own:  # noqa: BLE001 - __reduce__ of a user's object may raise anything; it becomes a verdict
+                self._blame([item], own)
+            else:
+                with self._lock:
+                    self._pending.append(item)
+
+    def _wait_and_read(self) -> None:
+        now = time.monotonic()
+        wait = min([1.0, *(worker.overdue(now) for worker in self._workers if worker.left or not worker.ready)])
+        with self._lock:
+            idle = any(worker.ready and not worker.left for worker in self._workers)
+            self._asleep = not (idle and self._pending)
+        for key, _ in self._selector.select(max(0.0, wait) if self._asleep else 0.0):
+            if key.data is None:
+                self._bell.recv(4096)
+                continue
+            worker: _Worker = key.data
+            try:
+                message = read_message(worker.socket)
+            except OSError:
+                message = None
+            if message is None:
+                self._lost(worker, gone=True)
+            else:
+                self._receive(worker, *message)
+        with self._lock:
+            self._asleep = False
+
+    def _receive(self, worker: _Worker, kind: str, content: Any) -> None:
+        if kind == "ready":
+            worker.ready, self._failed_starts = True, 0
+            self._started.set()
+        elif kind == "refused":
+            self._broken = content
+        else:
+            for index, verdict in content:
+                item = worker.batch[index]
+                worker.batch[index] = None
+                worker.left -= 1
+                if item is not None:
+                    self._answer(item, verdict)
+
+    def _kill_the_late(self) -> None:
+        now = time.monotonic()
+        for worker in list(self._workers):
+            if (worker.left or not worker.ready) and worker.overdue(now) <= 0:
+                if not worker.ready:
+                    self._lost(worker, f"it was not ready after {START_SECONDS:.0f} s")
+                    continue
+                item = worker.current()
+                self._remove(worker, [item])
+                if item is not None:
+                    text = f"no verdict after {item.deadline:g} s; the worker was killed"
+                    self._answer(item, Verdict(WRONG, label=TIMEOUT, seconds=item.deadline, detail=text))
+
+    def _lost(self, worker: _Worker, cause: str = "", gone: bool = False) -> None:
+        """A worker that died or stopped talking: its current item is an error, the rest of its batch is asked again."""
+        item = worker.current() if worker.left else None
+        ready = worker.ready
+        ending = self._remove(worker, [item], gone)
+        cause = f"{cause} ({ending})" if cause else ending
+        if item is not None:
+            text = f"verifier {self.verifier}: the worker died on problem {item.problem.id}: {cause}"
+            self._answer(item, Verdict(ERROR, detail=text))
+        if not ready:
+            self._failed_starts += 1
+            if self._failed_starts >= MAX_FAILED_STARTS:
+                self._broken = f"workers of verifier {self.verifier!r} do not start: {cause}"
+
+    def _remove(self, worker: _Worker, answered: list[_Item | None], gone: bool = False) -> str:
+        self._selector.unregister(worker.socket)
+        self._workers.remove(worker)
+        ending = worker.stop(gone)
+        self.counts["replaced workers"] += 1
+        again = [item for item in worker.batch if item is not None and item not in answered]
+        with self._lock:
+            self._pending.extendleft(reversed(again))
+        return ending
+
+    def _answer(self, item: _Item, verdict: Verdict) -> None:
+        self.counts["timeouts"] += verdict.label == TIMEOUT
+        self.counts["errors"] += verdict.status == ERROR
+        with self._lock:
+            if item.key is not None:
+                self._open.pop(item.key, None)
+                if verdict.status != ERROR:
+                    self._known[item.key] = verdict
+                    if len(self._known) > REMEMBERED:
+                        self._known.popitem(last=False)
+            futures = item.futures
+        for future in futures:
+            if future.set_running_or_notify_cancel():
+                future.set_result(verdict)
+
+    def _shut_down(self) -> None:
+        for worker in self._workers:
+            worker.stop()
+        left = [item for worker in self._workers for item in worker.batch if item is not None]
+        with self._lock:
+            self._closing = True
+            left += self._pending
+            self._pending.clear()
+            self._workers.clear()
+        for future in (future for item in left for future in item.futures):
+            if self._broken is None:
+                future.cancel()
+            elif future.set_running_or_notify_cancel():
+                future.set_exception(VerifierError(self._broken))
+        self._started.set()
+        self._selector.close()
+        self._bell.close()
+        self._ring.close()
+
+
+_pools: "weakref.WeakSet[VerifierPool]" = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for pool in list(_pools):
+        pool.close()

@@ -1,0 +1,120 @@
+"""Rewards of the user's own: `path/to/file.py:function`, alone or combined with weights.
+
+    def brief(problem, response, rollout):
+        '''problem: minirl.tasks.Problem; response: str; rollout: mapping of facts (may be empty) -> float or Verdict'''
+        return 1.0 if len(response) < 200 else 0.0
+
+A float is the reward; it is "right" when it is at least 1. A Verdict (or a mapping with some of its fields) says all.
+"""
+
+import importlib.util
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from minirl.tasks import Problem
+from minirl.verify import ERROR, RIGHT, WRONG, Verdict, VerifierError, load_verifier
+
+
+class CustomReward:
+    """A function of a file as a verifier. The file is run once, in the worker; relative imports do not work in it."""
+
+    wants_rollout = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.function = load_function(name)
+        self.self_test: Callable[[], object] | None = getattr(self.function, "self_test", None)
+
+    def __call__(self, problem: Problem, response: str, rollout: Mapping[str, Any] | None = None) -> Verdict:
+        try:
+            return as_verdict(self.function(problem, response, rollout or {}))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything; it becomes "error"
+            text = f"reward {self.name} failed on problem {problem.id}, rollout {str(dict(rollout or {}))[:300]}"
+            return Verdict(ERROR, detail=f"{text}: {type(error).__name__}: {error}"[:2000])
+
+
+def load_function(name: str) -> Callable[..., Any]:
+    """The function that `path/to/file.py:function` names, or a VerifierError that says what is missing."""
+    path, _, attribute = name.rpartition(":")
+    file = Path(path).expanduser().resolve()
+    if not file.is_file():
+        raise VerifierError(f"no file {path} (from the reward {name!r})")
+    spec = importlib.util.spec_from_file_location(f"minirl_reward_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise VerifierError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise VerifierError(f"{path} does not load: {type(error).__name__}: {error}") from error
+    function = getattr(module, attribute, None)
+    if not callable(function):
+        raise VerifierError(f"{path} has no function {attribute!r}")
+    return function
+
+
+def as_verdict(result: Any) -> Verdict:
+    """What a reward function returned, as a Verdict. Not a finite number, nor a record: TypeError or ValueError."""
+    if isinstance(result, Mapping):
+        result = Verdict(**result)
+    if isinstance(result, Verdict):
+        if result.status not in (RIGHT, WRONG, ERROR):
+            raise ValueError(f"status must be right, wrong or error, not {result.status!r}")
+        if result.reward is not None and not math.isfinite(result.reward):
+            raise ValueError(f"the reward must be finite, not {result.reward}")
+        return result
+    if not isinstance(result, (int, float)):
+        raise TypeError(f"it must return a number, a Verdict or a mapping, not {type(result).__name__}")
+    if not math.isfinite(result):
+        raise ValueError(f"the reward must be finite, not {result}")
+    return Verdict(RIGHT if result >= 1 else WRONG, reward=float(result))
+
+
+class Combined:
+    """A weighted sum of verifiers. Status, label and key are those of the first; an error of any is an error."""
+
+    wants_rollout = True
+
+    def __init__(self, parts: Sequence[tuple[str, float, Any]]) -> None:
+        self.parts = parts
+
+    def self_test(self) -> bool:
+        tests = [getattr(verifier, "self_test", None) for _, _, verifier in self.parts]
+        return all(test() is not False for test in tests if test is not None)
+
+    def __call__(self, problem: Problem, response: str, rollout: Mapping[str, Any] | None = None) -> Verdict:
+        verdicts, total, seconds = [], 0.0, 0.0
+        for name, weight, verifier in self.parts:
+            arguments = (
+                (problem, response, rollout) if getattr(verifier, "wants_rollout", False) else (problem, response)
+            )
+            verdict = verifier(*arguments)
+            if verdict.status == ERROR:
+                return Verdict(ERROR, detail=f"in {name}: {verdict.detail}", seconds=seconds)
+            total += weight * reward_of(verdict)
+            seconds += verdict.seconds
+            verdicts.append(verdict)
+        first = verdicts[0]
+        return Verdict(first.status, first.label, first.key, total, seconds, first.detail)
+
+
+def reward_of(verdict: Verdict) -> float:
+    """The number: the verdict's own reward, else 1 for right and 0 for wrong. An error has none: ValueError."""
+    if verdict.status == ERROR:
+        raise ValueError(f"an error has no reward: {verdict.detail}")
+    return verdict.reward if verdict.reward is not None else float(verdict.status == RIGHT)
+
+
+def combine(rewards: Sequence[Sequence[Any]]) -> Combined:
+    """From [(name, weight) or (name, weight, options), ...] as in a config: the first one decides right and wrong."""
+    if not rewards:
+        raise VerifierError("combine needs at least one (name, weight)")
+    parts = []
+    for entry in rewards:
+        if len(entry) not in (2, 3) or not isinstance(entry[0], str) or not isinstance(entry[1], (int, float)):
+            raise VerifierError(f"combine takes (name, weight) or (name, weight, options), not {entry!r}")
+        name, weight, *rest = entry
+        parts.append((name, float(weight), load_verifier(name, **(rest[0] if rest else {}))))
+    return Combined(parts)

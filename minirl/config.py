@@ -68,6 +68,10 @@ class VerifierConfig:
     workers: int = option(1, "verifier processes a rank")
     timeout: float = option(5.0, "seconds a response may take to verify")
 
+    def options(self) -> dict[str, Any]:
+        """What the verifier's constructor takes."""
+        return {"grader": self.grader, "answer": self.answer} if self.name == "math" else {}
+
 
 @dataclass
 class RolloutConfig:

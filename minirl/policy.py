@@ -45,9 +45,10 @@ def load_tokenizer(config: ModelConfig) -> Any:
     return load(AutoTokenizer, config)
 
 
-def check_context(config: ModelConfig, longest_prompt: int, response: int) -> None:
+def check_context(config: Config, longest_prompt: int) -> None:
     """ConfigError when prompt and response do not fit the model's positions. Reads the model's config only."""
-    limit = getattr(load(AutoConfig, config), "max_position_embeddings", None)
+    response = max(config.rollout.max_response_tokens, config.eval.max_response_tokens or 0)
+    limit = getattr(load(AutoConfig, config.model), "max_position_embeddings", None)
     if limit is not None and longest_prompt + response > limit:
         raise ConfigError(
             f"prompts of up to {longest_prompt} tokens and responses of {response} exceed the model's {limit} positions: lower "
@@ -134,12 +135,12 @@ class Policy:
         """vocabulary: ids below it belong to the tokenizer; the model's further rows are padding and get no probability."""
         self.config, self.ranks = config, ranks
         self.version = 0  # optimizer steps so far
-        self.vocabulary = vocabulary
         if config.model.dtype == "bfloat16":
             self.autocast = lambda: torch.autocast(ranks.device.type, dtype=torch.bfloat16)
         else:
             self.autocast = contextlib.nullcontext  # type: ignore[assignment]
         self.model = load_model(config.model).to(ranks.device)
+        self.vocabulary = vocabulary = min(vocabulary, self.model.config.vocab_size)
         if config.model.gradient_checkpointing:
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         head = LogProbHead(self.model, config.rollout.temperature, vocabulary, config.algorithm.entropy_coefficient > 0)
@@ -191,9 +192,10 @@ class Policy:
         """Adds the gradient of a micro-batch's share of the mini-batch loss (a sum over tokens that are already weighted)."""
         (loss * self.ranks.size).backward()  # DDP averages over ranks; the weights want the sum
 
-    def last_only(self, batches: Sequence[MicroBatch]) -> Iterator[MicroBatch]:
-        """The micro-batches of one optimizer step; gradients are exchanged between ranks on the last one only."""
+    def gradient_steps(self, rollouts: Sequence[Rollout]) -> Iterator[MicroBatch]:
+        """This rank's micro-batches of one optimizer step over `rollouts`; ranks exchange gradients on the last one only."""
         self.head.train()
+        batches = list(self.micro_batches(rollouts))
         for i, batch in enumerate(batches):
             quiet = isinstance(self.head, torch.nn.parallel.DistributedDataParallel) and i + 1 < len(batches)
             with self.head.no_sync() if quiet else contextlib.nullcontext():

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,3 +72,22 @@ class Rollout:
     def truncated(self) -> bool:
         """Whether the length limit cut the response."""
         return self.sample.finish == LENGTH
+
+
+def stop_ids(tokenizer: Any, generation_config: Any, stop: Sequence[str]) -> list[int]:
+    """Token ids that end a response: the tokenizer's and the model's end tokens, and every token whose text contains a text of
+    `stop`."""
+    ends = generation_config.eos_token_id if generation_config is not None else None
+    ids = {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])} - {None}
+    if stop:
+        texts = tokenizer.batch_decode([[i] for i in range(len(tokenizer))])
+        ids |= {i for i, text in enumerate(texts) if any(s in text for s in stop)}
+    return sorted(ids)
+
+
+def build_engine(config: Any, policy: Any, tokenizer: Any) -> Engine:
+    """The engine that `rollout.engine` names, over the policy's weights."""
+    from minirl.rollout.transformers import TransformersEngine
+
+    ends = stop_ids(tokenizer, policy.model.generation_config, config.rollout.stop)
+    return TransformersEngine(policy.model, ends, 0, policy.vocabulary, config.rollout.max_sequences, policy.autocast)

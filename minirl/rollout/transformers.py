@@ -4,7 +4,8 @@ It samples by inverting the cumulative distribution with one uniform number a (p
 does not depend on which others share its batch or on how many ranks there are, up to floating-point ties.
 """
 
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,15 +20,21 @@ class TransformersEngine:
     """Samples from `model`, a transformers causal language model, which it shares with the trainer: no weights to push.
 
     stop_ids: token ids that end a response; pad_id: any id, never seen by the model's attention; vocabulary: ids from there on
-    belong to no token (padded embeddings) and are never sampled; max_sequences: rows decoded at once.
+    belong to no token (padded embeddings) and are never sampled; max_sequences: rows decoded at once; autocast: makes the
+    context in which the trainer runs the model, so that both compute in the same precision.
     """
 
-    def __init__(self, model: Any, stop_ids: Sequence[int], pad_id: int, vocabulary: int, max_sequences: int) -> None:
+    def __init__(
+        self, model: Any, stop_ids: Sequence[int], pad_id: int, vocabulary: int, max_sequences: int,
+        autocast: Callable[[], Any] = contextlib.nullcontext,
+    ) -> None:  # fmt: skip
         self.model, self.pad_id, self.vocabulary, self.max_sequences = model, pad_id, vocabulary, max_sequences
+        self.autocast = autocast
         self.stop_ids = torch.tensor(sorted(stop_ids))
 
     def generate(self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[int]) -> Iterator[tuple[int, list[Sample]]]:
         """See `Engine.generate`. Prompts of like length share a batch; a batch's groups come when all of it is finished."""
+        self.model.eval()
         order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
         width = max(1, self.max_sequences // sampling.samples)
         for start in range(0, len(order), width):
@@ -83,9 +90,10 @@ class TransformersEngine:
 
     def _forward(self, ids: Tensor, mask: Tensor, position: Tensor, cache: Any) -> Tensor:
         """float[rows, V] logits of the last position."""
-        out = self.model(
-            input_ids=ids, attention_mask=mask, position_ids=position, past_key_values=cache, use_cache=True, logits_to_keep=1
-        )
+        with self.autocast():
+            out = self.model(
+                input_ids=ids, attention_mask=mask, position_ids=position, past_key_values=cache, use_cache=True, logits_to_keep=1
+            )
         return out.logits[:, -1, : self.vocabulary].float()
 
 

@@ -1,0 +1,44 @@
+"""Mean accuracy and pass@k of the policy on held-out problems."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from minirl.advantages import diversity, rho
+from minirl.config import EvalConfig
+from minirl.data import Prompt
+from minirl.rollout import Sampling
+from minirl.rollout.sampler import EVALUATION, Sampler, as_group
+from minirl.verify import NO_ANSWER
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """Unbiased pass@k of a problem with c right of n samples (Chen et al. 2021); ValueError when k > n."""
+    return rho(n, c, k)
+
+
+def evaluate(sampler: Sampler, prompts: Sequence[Prompt], config: EvalConfig, version: int) -> dict[str, float]:
+    """Metrics over `prompts`, `config.samples` responses each; the same random numbers at every call.
+
+    pass@1: mean accuracy over samples; pass@k: unbiased, k = config.k; error_diversity: unique wrong / wrong, mean over problems
+    with a wrong answer; no_answer, truncated: shares of samples; errors: samples without verdict, which count nowhere.
+    """
+    sampling = Sampling(config.samples, config.temperature, config.max_response_tokens or 0, config.top_p, config.top_k)
+    groups = sampler.groups(prompts, range(len(prompts)), sampling, version, EVALUATION)
+    made = [as_group(g) for g in groups]
+    rollouts = [r for g in groups for r in g]
+    counted = [(int(g.valid.sum()), int((g.valid & g.correct).sum())) for g in made if g.valid.any()]
+    if not counted:
+        raise RuntimeError(f"no response has a verdict: {rollouts[0].verdict.detail}")
+    return {
+        "pass@1": float(np.mean([c / n for n, c in counted])),
+        "pass@k": float(np.mean([pass_at_k(n, c, min(config.k, n)) for n, c in counted])),
+        "k": config.k,
+        "error_diversity": diversity(made)["error_diversity"],
+        "no_answer": float(np.mean([r.verdict.label == NO_ANSWER for r in rollouts])),
+        "truncated": float(np.mean([r.truncated for r in rollouts])),
+        "mean_tokens": float(np.mean([r.length for r in rollouts])),
+        "errors": sum(not v for g in made for v in g.valid),
+        "problems": len(prompts),
+        "samples": config.samples,
+    }

@@ -1,0 +1,107 @@
+"""What every step reports, under the same names for every estimator."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch import Tensor
+
+from minirl.advantages import EDAS, diversity
+from minirl.config import Config
+from minirl.distributed import Ranks
+from minirl.loss import TokenLoss, kl
+from minirl.rollout import Rollout
+from minirl.rollout.sampler import as_group
+from minirl.verify import EMPTY_ANSWER, ERROR, NO_ANSWER, TIMEOUT
+
+
+def batch_metrics(
+    generated: Sequence[Sequence[Rollout]], batch: Sequence[Sequence[Rollout]], surplus: Sequence[Sequence[Rollout]], config: Config
+) -> dict[str, float]:
+    """Metrics of all that was generated in a step (reward/, response/, groups/) and of what was trained on (batch/).
+
+    sampling/wasted_groups: generated but neither trained on nor carried over.
+    """
+    made, trained = [as_group(g) for g in generated], [as_group(g) for g in batch]
+    rollouts = [r for g in generated for r in g]
+    scored = [r for r in rollouts if r.reward == r.reward]
+    edas: EDAS = config.strategy.edas
+    labels = [r.verdict.label for r in rollouts]
+    fresh = {g[0].group for g in generated}
+    used = sum(g[0].group in fresh for g in (*batch, *surplus))
+    return {
+        "reward/mean": mean([r.reward for r in scored]),
+        "reward/accuracy": mean([r.verdict.status == "right" for r in scored]),
+        "response/tokens": mean([r.length for r in rollouts]),
+        "response/truncated": mean([r.truncated for r in rollouts]),
+        "response/no_answer": mean([label == NO_ANSWER for label in labels]),
+        "response/empty_answer": mean([label == EMPTY_ANSWER for label in labels]),
+        "verify/timeouts": float(sum(label == TIMEOUT for label in labels)),
+        "verify/errors": float(sum(r.verdict.status == ERROR for r in rollouts)),
+        **{f"groups/{key}": value for key, value in diversity(made, edas).items()},
+        **{f"batch/{key}": value for key, value in diversity(trained, edas).items()},
+        "sampling/groups": float(len(generated)),
+        "sampling/batch_groups": float(len(batch)),
+        "sampling/carried_groups": float(sum(g[0].group not in fresh for g in batch)),
+        "sampling/wasted_groups": float(len(generated) - used),
+        "sampling/tokens": float(sum(r.length for r in rollouts)),
+        "sampling/trained_tokens": float(sum(r.length for g in batch for r in g)),
+    }
+
+
+def mean(values: Sequence[float]) -> float:
+    """The mean, 0 of nothing."""
+    return float(np.mean(values)) if values else 0.0
+
+
+@dataclass
+class UpdateStats:
+    """Sums over the tokens of one batch's optimizer steps, of this rank; `metrics` makes means over all ranks of them."""
+
+    sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SUMS, 0.0))
+    gap_max: float = 0.0
+    grad_norms: list[float] = field(default_factory=list)
+    skipped: int = 0
+
+    def add(
+        self, counted: Tensor, logps: Tensor, old_logps: Tensor, sampler_logps: Tensor, entropy: Tensor, surrogate: TokenLoss,
+        importance: Tensor, reference_kl: Tensor,
+    ) -> None:  # fmt: skip
+        """Adds a micro-batch; all are float[T] or bool[T], `counted` says which tokens are in the loss."""
+        logps = logps.detach()
+        values = {
+            "tokens": counted,
+            "entropy": entropy.detach(),
+            "kl_old": kl(old_logps, logps, "k3"),  # of the old policy from the new, on tokens of the old one
+            "kl_reference": reference_kl.detach(),
+            "clip_high": surrogate.clipped_high,
+            "clip_low": surrogate.clipped_low,
+            "clip_dual": surrogate.clipped_dual,
+            "importance": importance,
+        }
+        for key, value in values.items():
+            self.sums[key] += float(value[counted].sum())
+        if not self.grad_norms:  # the weights are still those that sampled
+            gap = (logps - sampler_logps).abs()[counted]
+            self.sums["gap"] += float(gap.sum())
+            self.sums["gap_tokens"] += len(gap)
+            self.gap_max = max(self.gap_max, float(gap.max()) if len(gap) else 0.0)
+
+    def metrics(self, ranks: Ranks) -> dict[str, float]:
+        """Means over all tokens of all ranks. policy/gap_*: |trainer - sampler| log-prob, nats, before the first step."""
+        sums = ranks.sum(self.sums)
+        tokens = max(1.0, sums.pop("tokens"))
+        gap = sums.pop("gap") / max(1.0, sums.pop("gap_tokens"))
+        return {
+            **{f"policy/{key}": value / tokens for key, value in sums.items()},
+            "policy/gap_mean": gap,
+            "policy/gap_max": max(ranks.gather([self.gap_max])),
+            "optimizer/grad_norm": mean(self.grad_norms),
+            "optimizer/steps": float(len(self.grad_norms)),
+            "optimizer/skipped": float(self.skipped),
+        }
+
+
+SUMS = (
+    "tokens", "entropy", "kl_old", "kl_reference", "clip_high", "clip_low", "clip_dual", "importance", "gap", "gap_tokens"
+)  # fmt: skip

@@ -1,0 +1,156 @@
+"""The run folder: config.yaml, metrics.jsonl, rollouts/, model/, summary.json, report.md and curves.png; and the console."""
+
+import json
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tqdm import tqdm
+
+from minirl.config import Config, ConfigError, as_tree
+from minirl.rollout import Rollout
+
+
+def say(message: str) -> None:
+    """One line on the console that does not break a progress bar."""
+    tqdm.write(message, file=sys.stdout)
+    sys.stdout.flush()
+
+
+def make_run_folder(config: Config) -> Path:
+    """A new run folder, made now. ConfigError when it exists already or cannot be written."""
+    name = f"{config.algorithm.estimator}-seed{config.run.seed}-{datetime.now():%Y%m%d-%H%M%S-%f}"
+    folder = Path(config.run.dir or Path("runs") / name)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"the run folder {folder} exists and is not empty: choose another --run-dir or remove it; nothing was changed")
+    try:
+        (folder / "rollouts").mkdir(parents=True, exist_ok=True)
+        (folder / "config.yaml").write_text(yaml.safe_dump(as_tree(config), sort_keys=False), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write the run folder {folder}: {error.strerror or error}") from None
+    return folder
+
+
+class Reporter:
+    """Writes what a run says. On ranks other than the first (folder None) it does nothing."""
+
+    def __init__(self, folder: Path | None, steps: int) -> None:
+        self.folder, self.steps, self.seconds = folder, steps, 0.0
+        self.history: list[dict[str, float]] = []
+        self.evaluations: list[tuple[int, dict[str, float]]] = []
+        self.bar = tqdm(total=steps, unit="step", disable=folder is None or not sys.stderr.isatty(), leave=False)
+
+    def step(self, step: int, metrics: dict[str, float], seconds: dict[str, float], groups: Sequence[Sequence[Rollout]]) -> None:
+        """Appends one step to metrics.jsonl, prints its line and writes `groups` for reading."""
+        metrics = metrics | {f"time/{key}": value for key, value in seconds.items()} | {
+            "speed/tokens": metrics["sampling/tokens"] / seconds["step"],
+            "speed/sample": metrics["sampling/tokens"] / max(seconds["sample"], 1e-9),
+            "speed/update": metrics["sampling/trained_tokens"] / max(seconds["update"], 1e-9),
+        }
+        self.history.append({"step": step, **metrics})
+        if self.folder is None:
+            return
+        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **metrics}) + "\n")
+        if groups:
+            with (self.folder / "rollouts" / f"step{step:06d}.jsonl").open("w", encoding="utf-8") as file:
+                for rollout in (r for g in groups for r in g):
+                    file.write(json.dumps(readable(rollout), ensure_ascii=False) + "\n")
+        say(console_line(step, self.steps, metrics))
+        self.bar.update()
+
+    def evaluation(self, step: int, result: dict[str, float]) -> None:
+        """Keeps and prints an evaluation."""
+        self.evaluations.append((step, result))
+        if self.folder is not None:
+            say(
+                f"eval after step {step}: pass@1 {result['pass@1']:.3f}, pass@{result['k']} {result['pass@k']:.3f}, error diversity "
+                f"{result['error_diversity']:.3f} ({result['problems']} problems x {result['samples']})"
+            )
+
+    def finish(self, config: Config, before: dict[str, float], after: dict[str, float], seconds: float) -> None:
+        """summary.json, report.md and curves.png, and the table on the console."""
+        self.bar.close()
+        if self.folder is None:
+            return
+        summary = {
+            "estimator": config.algorithm.estimator, "seed": config.run.seed, "steps": self.steps, "seconds": round(seconds, 1),
+            "before": before, "after": after,
+        }  # fmt: skip
+        table = before_after(before, after)
+        draw_curves(self.history, self.evaluations, config.algorithm.estimator, self.folder / "curves.png")
+        (self.folder / "report.md").write_text(
+            f"# {config.algorithm.estimator}, seed {config.run.seed}\n\n{self.steps} steps in {seconds:.0f} s; model "
+            f"`{config.model.path}`, task `{config.data.task}`.\n\n{table}\n\n![curves](curves.png)\n",
+            encoding="utf-8",
+        )
+        # Last: a run folder with a summary is a run that finished.
+        (self.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        say(f"\n{table}\n\n{self.steps} steps in {seconds:.0f} s; report, curves and model are in {self.folder}")
+
+
+def console_line(step: int, steps: int, m: dict[str, float]) -> str:
+    """One step for people."""
+    return (
+        f"{step:>{len(str(steps))}}/{steps} reward {m['reward/mean']:.3f} acc {m['reward/accuracy']:.3f} | informative "
+        f"{m['groups/informative']:.2f} diverse {m['batch/diverse_groups']:.0f} unique {m['batch/unique_wrong']:.1f} A/B/C "
+        f"{m['batch/branch_a']:.0f}/{m['batch/branch_b']:.0f}/{m['batch/branch_c']:.0f} | entropy {m['policy/entropy']:.3f} kl "
+        f"{m['policy/kl_old']:.4f} clip {m['policy/clip_high'] + m['policy/clip_low']:.3f} grad {m['optimizer/grad_norm']:.2f} | len "
+        f"{m['response/tokens']:.1f} cut {m['response/truncated']:.0%} | {m['time/step']:.2f} s {m['speed/tokens']:,.0f} tok/s"
+    )
+
+
+def readable(r: Rollout) -> dict[str, Any]:
+    """A rollout as a JSON object for people."""
+    return {
+        "group": r.group, "response": r.text, "status": r.verdict.status, "label": r.verdict.label, "reward": r.reward,
+        "advantage": None if r.advantages is None else [round(float(a), 5) for a in r.advantages] if r.advantages.ndim else round(float(r.advantages), 5),
+        "tokens": r.length, "finish": r.sample.finish, "version": r.version, "detail": r.verdict.detail,
+    }  # fmt: skip
+
+
+def before_after(before: dict[str, float], after: dict[str, float]) -> str:
+    """A Markdown table of the held-out numbers before and after training."""
+    names = {"pass@1": "pass@1", "pass@k": f"pass@{before['k']}", "error_diversity": "error diversity", "no_answer": "no answer",
+             "truncated": "truncated", "mean_tokens": "tokens a response"}  # fmt: skip
+    rows = [f"| {'held out':<17} | before | after  | change  |", "|---|---|---|---|"]
+    rows += [f"| {names[k]:<17} | {before[k]:<6.3f} | {after[k]:<6.3f} | {after[k] - before[k]:+.3f}  |" for k in names]
+    return "\n".join(rows)
+
+
+def draw_curves(history: list[dict[str, float]], evaluations: list[tuple[int, dict[str, float]]], title: str, path: Path) -> None:
+    """Six small pictures of a run."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    panels: list[tuple[str, list[str]]] = [
+        ("accuracy", ["reward/accuracy"]),
+        ("groups", ["groups/informative", "groups/error_diversity"]),
+        ("EDAS branches in the batch", ["batch/branch_a", "batch/branch_b", "batch/branch_c"]),
+        ("entropy, nats", ["policy/entropy"]),
+        ("KL to old policy, nats", ["policy/kl_old"]),
+        ("gradient norm", ["optimizer/grad_norm"]),
+    ]
+    figure, axes = plt.subplots(2, 3, figsize=(14, 7), layout="constrained")
+    steps = [m["step"] for m in history]
+    for axis, (name, keys) in zip(axes.flat, panels, strict=True):
+        for key in keys:
+            axis.plot(steps, smooth([m[key] for m in history]), label=key)
+        if name == "accuracy":
+            axis.plot([s for s, _ in evaluations], [e["pass@1"] for _, e in evaluations], "o-", label="held-out pass@1")
+        axis.set_title(name)
+        axis.set_xlabel("step")
+        axis.legend(fontsize=8)
+    figure.suptitle(title)
+    figure.savefig(path, dpi=90)
+    plt.close(figure)
+
+
+def smooth(values: Sequence[float], width: int = 9) -> list[float]:
+    """Running mean over the last `width` values."""
+    return [sum(part) / len(part) for i in range(len(values)) for part in [values[max(0, i - width + 1) : i + 1]]]

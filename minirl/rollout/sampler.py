@@ -1,0 +1,103 @@
+"""Prompts -> verified groups, over all ranks. Responses are verified while the engine is still sampling others."""
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+
+from minirl.advantages import Group
+from minirl.data import Prompt
+from minirl.distributed import Ranks
+from minirl.rollout import Engine, Rollout, Sample, Sampling
+from minirl.verify import ERROR, RIGHT, Verdict
+from minirl.verify.pool import VerifierPool
+
+TRAINING, EVALUATION = 0, 1  # streams of randomness that never meet
+
+
+class Sampler:
+    """Samples and verifies on every rank what all ranks then hold.
+
+    stop: texts that end a response and are no part of the answer.
+    """
+
+    def __init__(self, engine: Engine, tokenizer: Any, pool: VerifierPool, ranks: Ranks, seed: int, stop: Sequence[str] = ()) -> None:
+        self.engine, self.tokenizer, self.pool, self.ranks, self.seed, self.stop = engine, tokenizer, pool, ranks, seed, tuple(stop)
+        self.seconds = {"sample": 0.0, "verify": 0.0}  # since last taken; verify is the wait after the last sample
+
+    def groups(
+        self, prompts: Sequence[Prompt], numbers: Sequence[int], sampling: Sampling, version: int, stream: int = TRAINING
+    ) -> list[list[Rollout]]:
+        """One whole group of `sampling.samples` rollouts a prompt, in the order of `prompts`, the same on every rank.
+
+        numbers: the draw number of each prompt; it names the group and, with the run's seed and `stream`, seeds its samples.
+        """
+        start = time.perf_counter()
+        # Dealt by falling length, so that no rank gets all the long prompts; a group is never split.
+        order = sorted(range(len(prompts)), key=lambda i: (-len(prompts[i].ids), i))
+        mine = order[self.ranks.rank :: self.ranks.size]
+        seeds = [stable_seed(self.seed, stream, numbers[i]) for i in mine]
+        pending: list[tuple[int, Sample, str, Future[Verdict]]] = []
+        for place, samples in self.engine.generate([prompts[i].ids for i in mine], sampling, seeds):
+            i = mine[place]
+            for sample in samples:
+                text = self.text(sample)
+                facts = {"group": numbers[i], "finish": sample.finish, "tokens": len(sample.ids)}
+                pending.append((i, sample, text, self.pool.submit(prompts[i].problem, text, facts if self.wants_facts else None)))
+        sampled = time.perf_counter()
+        done = [
+            (i, Rollout(numbers[i], prompts[i].ids, sample, version, text, verdict, verdict_reward(verdict)))
+            for i, sample, text, future in pending
+            for verdict in [future.result()]
+        ]
+        self.seconds["sample"] += sampled - start
+        self.seconds["verify"] += time.perf_counter() - sampled
+        groups: list[list[Rollout]] = [[] for _ in prompts]
+        for i, rollout in self.ranks.gather(done):
+            groups[i].append(rollout)
+        return groups
+
+    @property
+    def wants_facts(self) -> bool:
+        """Whether the verifier reads facts of the rollout: only a reward of the user's own can; equal questions are then asked
+        each time."""
+        return ".py:" in self.pool.verifier or self.pool.verifier == "combine"
+
+    def text(self, sample: Sample) -> str:
+        """The response as text, without special tokens, cut before the first stop text."""
+        text = self.tokenizer.decode(sample.ids, skip_special_tokens=True)
+        for stop in self.stop:
+            text = text.split(stop, 1)[0]
+        return text
+
+    def take_seconds(self) -> dict[str, float]:
+        """Seconds spent sampling and waiting for verdicts since the last call."""
+        taken, self.seconds = self.seconds, dict.fromkeys(self.seconds, 0.0)
+        return taken
+
+
+def stable_seed(*parts: int) -> int:
+    """A 63-bit seed from integers; different tuples give unrelated seeds."""
+    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def verdict_reward(verdict: Verdict) -> float:
+    """The reward of a verdict: the verifier's own, else 1 for right and 0 for wrong; NaN when there was no verdict."""
+    if verdict.status == ERROR:
+        return float("nan")
+    return float(verdict.status == RIGHT) if verdict.reward is None else verdict.reward
+
+
+def as_group(rollouts: Sequence[Rollout]) -> Group:
+    """What an advantage estimator sees of the rollouts of one prompt."""
+    if len({r.group for r in rollouts}) != 1:
+        raise ValueError(f"a group has one draw number, not {sorted({r.group for r in rollouts})}")
+    entropies = [r.entropies for r in rollouts]
+    return Group(
+        rewards=np.array([r.reward for r in rollouts], dtype=np.float64),
+        correct=np.array([r.verdict.status == RIGHT for r in rollouts]),
+        labels=[r.verdict.label for r in rollouts],
+        entropies=None if any(h is None for h in entropies) else entropies,  # type: ignore[arg-type]
+    )

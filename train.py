@@ -1,0 +1,199 @@
+"""minirl, the whole algorithm: sample -> verify -> advantage -> update -> log, until the steps are done.
+
+    accelerate launch train.py                                    # the embedded model on this machine, minutes
+    accelerate launch train.py configs/NAME.yaml --algorithm.estimator=grpo+edas --run-dir runs/mine
+    torchrun --nproc_per_node 2 train.py                          # two ranks on a CPU
+    python train.py --help                                        # every option
+
+Every rank holds the whole batch of rollouts; ranks differ in the prompts they sample and the micro-batches they compute.
+"""
+
+import os
+import sys
+import time
+from math import ceil
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin on a shared machine cost up to 46x
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+from minirl import config as configuration
+from minirl import loss as losses
+from minirl.advantages import Strategy, has_signal
+from minirl.config import Config, ConfigError
+from minirl.data import Order, Prompt, encode_prompts, load_problems
+from minirl.distributed import Ranks, is_main_process
+from minirl.evaluate import evaluate
+from minirl.metrics import UpdateStats, batch_metrics
+from minirl.policy import Policy, check_context, learning_rate, load_tokenizer
+from minirl.report import Reporter, make_run_folder, say
+from minirl.rollout import Rollout, Sampling, build_engine
+from minirl.rollout.sampler import Sampler, as_group
+from minirl.verify.pool import VerifierPool
+
+Groups = list[list[Rollout]]
+
+
+class RunError(Exception):
+    """The run cannot go on; the message is one sentence with the cause and the remedy."""
+
+
+def train(config: Config) -> None:
+    """One run, from the config to the report."""
+    start = time.perf_counter()
+    # Whatever can be wrong with the input is found before a model is loaded.
+    train_problems, test_problems, notes = load_problems(config.data)
+    tokenizer = load_tokenizer(config.model)
+    prompts = encode_prompts(train_problems, tokenizer, config.data, notes, "training")
+    test = encode_prompts(test_problems, tokenizer, config.data, notes, "held-out")
+    check_context(config, max(len(p.ids) for p in (*prompts, *test)))
+    folder = make_run_folder(config) if is_main_process() else None
+
+    ranks = Ranks()
+    policy = Policy(config, ranks, len(tokenizer))
+    engine = build_engine(config, policy, tokenizer)
+    strategy = config.build_strategy()
+    reporter = Reporter(folder, config.run.steps)
+    if ranks.main:
+        for line in (*notes, *configuration.plan(config, len(prompts), len(test), ranks.size), f"run folder {folder}"):
+            say(line)
+        say(f"first prompt, as the model sees it: {prompts[0].text!r}")
+
+    with VerifierPool(config.verifier.name, config.verifier.options(), config.verifier.workers, config.verifier.timeout) as pool:
+        sampler = Sampler(engine, tokenizer, pool, ranks, config.run.seed, config.rollout.stop)
+        order = Order(len(prompts), config.run.seed)
+        before = evaluate(sampler, test[: config.eval.problems], config.eval, policy.version)
+        reporter.evaluation(0, before)
+        surplus: Groups = []
+        for step in range(1, config.run.steps + 1):
+            begin = time.perf_counter()
+            # 1. Sample and verify, until the batch is full of groups that can teach something.
+            batch, surplus, generated = fill_batch(sampler, prompts, order, surplus, policy.version, config)
+            sampled = time.perf_counter()
+            # 2. Advantages, a whole group at a time.
+            score_old_policy(policy, batch, strategy, config)
+            for group in batch:
+                for rollout, advantage in zip(group, strategy(as_group(group)), strict=True):
+                    rollout.advantages = advantage
+            scored = time.perf_counter()
+            # 3. Update. The engine samples from the same weights, so there is nothing to push.
+            lr = learning_rate(step, config.optimizer, config.run.steps)
+            stats = update(policy, batch, lr, config)
+            # 4. Say what happened.
+            seconds = sampler.take_seconds() | {"old": scored - sampled, "update": time.perf_counter() - scored}
+            seconds["step"] = time.perf_counter() - begin
+            metrics = batch_metrics(generated, batch, surplus, config) | stats.metrics(ranks) | {"optimizer/lr": lr}
+            reporter.step(step, metrics, seconds, batch[: config.run.save_rollouts])
+            if config.eval.every and step % config.eval.every == 0 and step < config.run.steps:
+                during = test[: config.eval.during_problems]
+                reporter.evaluation(step, evaluate(sampler, during, config.eval, policy.version))
+        after = evaluate(sampler, test[: config.eval.problems], config.eval, policy.version)
+        reporter.evaluation(config.run.steps, after)
+    if folder is not None:
+        policy.export(folder / "model", tokenizer)
+    reporter.finish(config, before, after, time.perf_counter() - start)
+    ranks.close()
+
+
+def fill_batch(
+    sampler: Sampler, prompts: list[Prompt], order: Order, carried: Groups, version: int, config: Config
+) -> tuple[Groups, Groups, Groups]:
+    """(batch of `rollout.prompts` groups, kept groups beyond it, everything generated).
+
+    Without dynamic sampling: one generation batch as it comes. With it: groups that are all right or all wrong are dropped and
+    more prompts are sampled, as many as the share kept so far lets expect, up to `max_generation_batches`.
+    """
+    r = config.rollout
+    sampling = Sampling(r.samples, r.temperature, r.max_response_tokens)
+    kept, generated = list(carried), Groups()
+    dynamic = config.algorithm.dynamic_sampling
+    expected = 1 / r.oversample  # share of groups that will be kept
+    for _ in range(r.max_generation_batches if dynamic else 1):
+        missing = r.prompts - len(kept)
+        if missing <= 0:
+            break
+        drawn = order.draw(min(ceil(missing / expected), 2 * r.prompts))
+        groups = sampler.groups([prompts[i] for _, i in drawn], [number for number, _ in drawn], sampling, version)
+        for rollout in (rollout for group in groups for rollout in group):
+            rollout.reward += losses.overlong_penalty(
+                rollout.length, r.max_response_tokens, config.algorithm.overlong_buffer
+            )
+        generated += groups
+        kept += [group for group in groups if not dynamic or has_signal(as_group(group))]
+        expected = max(0.1, (len(kept) - len(carried)) / len(generated)) if dynamic else 1.0
+    if len(kept) < r.prompts and r.when_exhausted == "error":
+        raise RunError(
+            f"only {len(kept)} of {r.prompts} groups have right and wrong responses after {len(generated)} sampled in "
+            f"{r.max_generation_batches} generation batches: the problems are too easy or too hard for the model; raise "
+            "rollout.samples or rollout.max_generation_batches, or set rollout.when_exhausted=smaller"
+        )
+    surplus = kept[r.prompts :] if r.carry_over else []
+    return kept[: r.prompts], surplus, generated
+
+
+def score_old_policy(policy: Policy, batch: Groups, strategy: Strategy, config: Config) -> None:
+    """Log-probs of the batch before the update: the denominator of the ratio.
+
+    Not needed when they would be those of the first forward pass anyway: one optimizer step, and no one else reads them.
+    """
+    a = config.algorithm
+    one_step = len(batch) <= a.mini_batch_prompts and a.epochs == 1
+    redundant = one_step and a.correction == "none" and not strategy.needs_entropy and not config.rollout.carry_over
+    policy.score([r for group in batch for r in group], old=a.old_log_probs == "trainer" and not redundant)
+    if a.old_log_probs == "sampler":
+        for rollout in (r for group in batch for r in group):
+            rollout.old_log_probs = rollout.sample.log_probs
+
+
+def update(policy: Policy, batch: Groups, lr: float, config: Config) -> UpdateStats:
+    """The optimizer steps of one batch: mini-batches of whole groups, the old log-probs frozen throughout."""
+    a = config.algorithm
+    clip = losses.Clip(a.clip_low, a.clip_high, a.dual_clip)
+    stats = UpdateStats()
+    for start in list(range(0, len(batch), a.mini_batch_prompts)) * a.epochs:
+        rollouts = [r for group in batch[start : start + a.mini_batch_prompts] for r in group]
+        # A response without verdict teaches nothing; a truncated one does unless the config says otherwise.
+        lengths = [0 if r.reward != r.reward or (a.mask_truncated and r.truncated) else r.length for r in rollouts]
+        weights = losses.token_weights(lengths, a.aggregation, config.rollout.max_response_tokens)
+        if not any(lengths):
+            stats.skipped += 1
+            continue
+        for micro in policy.gradient_steps(rollouts):
+            logps, entropy = policy.log_probs(micro)
+            sampler_logps = micro.flat([r.sample.log_probs for r in micro.rollouts])
+            old_logps = logps.detach()
+            if all(r.old_log_probs is not None for r in micro.rollouts) and micro.rollouts:
+                old_logps = micro.flat([r.old_log_probs for r in micro.rollouts])
+            weight = micro.flat([weights[i] for i in micro.indices])
+            advantages = micro.flat([r.advantages for r in micro.rollouts])
+
+            surrogate = losses.clipped_surrogate(logps, old_logps, advantages, clip)
+            importance = losses.importance_weights(
+                old_logps, sampler_logps, a.correction, a.correction_low, a.correction_high
+            )
+            token_loss = importance * surrogate.loss - a.entropy_coefficient * entropy
+            reference_kl = logps.detach() * 0
+            if a.kl_coefficient > 0:
+                reference_logps = micro.flat([r.reference_log_probs for r in micro.rollouts])
+                reference_kl = losses.kl(logps, reference_logps, a.kl_estimator)
+                token_loss = token_loss + a.kl_coefficient * reference_kl
+            policy.accumulate((weight * token_loss).sum())
+            stats.add(weight > 0, logps, old_logps, sampler_logps, entropy, surrogate, importance, reference_kl)
+        stats.grad_norms.append(policy.step(lr))
+    return stats
+
+
+def main(argv: list[str]) -> int:
+    """Runs what the command line asks for; returns the exit code: 0 finished, 2 bad input, 1 a run that could not go on."""
+    if "--help" in argv or "-h" in argv:
+        print(configuration.help_text())
+        return 0
+    try:
+        train(configuration.load(argv))
+    except (ConfigError, RunError) as error:
+        print(f"train.py: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

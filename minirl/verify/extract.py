@@ -39,9 +39,11 @@ def boxed(text: str) -> str | None:
 # Responses without a box, as data sets and older models write them. Only for reading files of (gold, pred) texts: in
 # training an answer has to stand in a box.
 SEPARATOR = re.compile(r"\b(?:and|or)\b|[,;]")
-SENTENCE = re.compile(r"(?:final answer\s*(?:is)?\s*:?|answer\s+is\s*:?|answer\s*:|####|^A:)[ \t]*([^\n]*)", re.IGNORECASE | re.MULTILINE)
+SENTENCE = re.compile(
+    r"(?:final answer\s*(?:is)?\s*:?|answer\s+is\s*:?|answer\s*:|####|^A:)[ \t]*([^\n]*)", re.IGNORECASE | re.MULTILINE
+)
 ENDING = re.compile(r"\s*(?:I hope it is correct.*|<\|.*|Note:.*)$", re.DOTALL)
-MATH = re.compile(r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|(?<![\\$])\$((?:\\.|[^$\\\n])+?)\$|X
+MATH = re.compile(r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|(?<![\\$])\$((?:\\.|[^$\\\n])+?)\$|\\\(([^\n]+?)\\\)", re.DOTALL)
 NUMBER = re.compile(r"(?<![A-Za-z\d])[-+]?\d[\d,]*(?:\.\d+)?(?:/\d+)?(?![A-Za-z\d])|[-+]?\.\d+")
 PROSE = re.compile(r"(?<![\\\w])[A-Za-z]{2,}(?!\w)")
 CONNECTED = re.compile(r"[\s,.;]*(?:(?:and|or)[\s,.;]*)*")

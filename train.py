@@ -28,6 +28,7 @@ from minirl.policy import Policy, check_context, learning_rate, load_tokenizer
 from minirl.report import Reporter, make_run_folder, say
 from minirl.rollout import Rollout, Sampling, build_engine
 from minirl.rollout.sampler import Sampler, as_group
+from minirl.verify import VerifierError
 from minirl.verify.pool import VerifierPool
 
 Groups = list[list[Rollout]]
@@ -47,20 +48,20 @@ def train(config: Config) -> None:
     test = encode_prompts(test_problems, tokenizer, config.data, notes, "held-out")
     check_context(config, max(len(p.ids) for p in (*prompts, *test)))
     folder = make_run_folder(config) if is_main_process() else None
-
-    ranks = Ranks()
-    policy = Policy(config, ranks, len(tokenizer))
-    engine = build_engine(config, policy, tokenizer)
-    strategy = config.build_strategy()
-    reporter = Reporter(folder, config.run.steps)
-    if ranks.main:
-        for line in (*notes, *configuration.plan(config, len(prompts), len(test), ranks.size), f"run folder {folder}"):
-            say(line)
-        say(f"first prompt, as the model sees it: {prompts[0].text!r}")
-
-    with VerifierPool(config.verifier.name, config.verifier.options(), config.verifier.workers, config.verifier.timeout) as pool:
+    v = config.verifier
+    with VerifierPool(v.name, v.options(), v.workers, v.timeout) as pool:
+        ranks = Ranks()
+        policy = Policy(config, ranks, len(tokenizer))
+        engine = build_engine(config, policy, tokenizer)
         sampler = Sampler(engine, tokenizer, pool, ranks, config.run.seed, config.rollout.stop)
+        strategy = config.build_strategy()
         order = Order(len(prompts), config.run.seed)
+        reporter = Reporter(folder, config.run.steps)
+        if ranks.main:
+            for line in (*notes, *configuration.plan(config, len(prompts), len(test), ranks.size), f"run folder {folder}"):
+                say(line)
+            say(f"first prompt, as the model sees it: {prompts[0].text!r}")
+
         before = evaluate(sampler, test[: config.eval.problems], config.eval, policy.version)
         reporter.evaluation(0, before)
         surplus: Groups = []
@@ -79,8 +80,8 @@ def train(config: Config) -> None:
             lr = learning_rate(step, config.optimizer, config.run.steps)
             stats = update(policy, batch, lr, config)
             # 4. Say what happened.
-            seconds = sampler.take_seconds() | {"old": scored - sampled, "update": time.perf_counter() - scored}
-            seconds["step"] = time.perf_counter() - begin
+            done = time.perf_counter()
+            seconds = sampler.take_seconds() | {"old": scored - sampled, "update": done - scored, "step": done - begin}
             metrics = batch_metrics(generated, batch, surplus, config) | stats.metrics(ranks) | {"optimizer/lr": lr}
             reporter.step(step, metrics, seconds, batch[: config.run.save_rollouts])
             if config.eval.every and step % config.eval.every == 0 and step < config.run.steps:
@@ -105,7 +106,7 @@ def fill_batch(
     r = config.rollout
     sampling = Sampling(r.samples, r.temperature, r.max_response_tokens)
     kept, generated = list(carried), Groups()
-    dynamic = config.algorithm.dynamic_sampling
+    dynamic = config.algorithm.recipe.dynamic_sampling
     expected = 1 / r.oversample  # share of groups that will be kept
     for _ in range(r.max_generation_batches if dynamic else 1):
         missing = r.prompts - len(kept)
@@ -114,9 +115,7 @@ def fill_batch(
         drawn = order.draw(min(ceil(missing / expected), 2 * r.prompts))
         groups = sampler.groups([prompts[i] for _, i in drawn], [number for number, _ in drawn], sampling, version)
         for rollout in (rollout for group in groups for rollout in group):
-            rollout.reward += losses.overlong_penalty(
-                rollout.length, r.max_response_tokens, config.algorithm.overlong_buffer
-            )
+            rollout.reward += losses.overlong_penalty(rollout.length, r.max_response_tokens, config.algorithm.overlong_buffer)
         generated += groups
         kept += [group for group in groups if not dynamic or has_signal(as_group(group))]
         expected = max(0.1, (len(kept) - len(carried)) / len(generated)) if dynamic else 1.0
@@ -147,13 +146,13 @@ def score_old_policy(policy: Policy, batch: Groups, strategy: Strategy, config: 
 def update(policy: Policy, batch: Groups, lr: float, config: Config) -> UpdateStats:
     """The optimizer steps of one batch: mini-batches of whole groups, the old log-probs frozen throughout."""
     a = config.algorithm
-    clip = losses.Clip(a.clip_low, a.clip_high, a.dual_clip)
+    clip = losses.Clip(a.recipe.clip_low, a.recipe.clip_high, a.dual_clip)
     stats = UpdateStats()
     for start in list(range(0, len(batch), a.mini_batch_prompts)) * a.epochs:
         rollouts = [r for group in batch[start : start + a.mini_batch_prompts] for r in group]
         # A response without verdict teaches nothing; a truncated one does unless the config says otherwise.
         lengths = [0 if r.reward != r.reward or (a.mask_truncated and r.truncated) else r.length for r in rollouts]
-        weights = losses.token_weights(lengths, a.aggregation, config.rollout.max_response_tokens)
+        weights = losses.token_weights(lengths, a.recipe.aggregation, config.rollout.max_response_tokens)
         if not any(lengths):
             stats.skipped += 1
             continue
@@ -167,9 +166,7 @@ def update(policy: Policy, batch: Groups, lr: float, config: Config) -> UpdateSt
             advantages = micro.flat([r.advantages for r in micro.rollouts])
 
             surrogate = losses.clipped_surrogate(logps, old_logps, advantages, clip)
-            importance = losses.importance_weights(
-                old_logps, sampler_logps, a.correction, a.correction_low, a.correction_high
-            )
+            importance = losses.importance_weights(old_logps, sampler_logps, a.correction, a.correction_low, a.correction_high)
             token_loss = importance * surrogate.loss - a.entropy_coefficient * entropy
             reference_kl = logps.detach() * 0
             if a.kl_coefficient > 0:
@@ -189,9 +186,12 @@ def main(argv: list[str]) -> int:
         return 0
     try:
         train(configuration.load(argv))
-    except (ConfigError, RunError) as error:
+    except (ConfigError, VerifierError) as error:
         print(f"train.py: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ConfigError) else 1
+        return 2
+    except RunError as error:
+        print(f"train.py: {error}", file=sys.stderr)
+        return 1
     return 0
 
 

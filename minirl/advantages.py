@@ -133,7 +133,7 @@ class PKPO:
         if n == 0:
             return np.zeros(len(group.rewards))
         k = min(self.k, n)
-        right, wrong = k / n, k / n * rho(n - 1, c, k - 1)
+        right, wrong = k / n, k / n * rho(n - 1, min(c, n - 1), k - 1)  # with c = n no response is wrong
         rewards = np.where(group.valid, np.where(group.correct, right, wrong), np.nan)
         advantages = centred(rewards, self.std)
         return advantages * n / (n - 1) if self.leave_one_out and n > 1 else advantages
@@ -244,7 +244,9 @@ class EntropyShaped:
         if group.entropies is None:
             raise ValueError("the entropy-shaped advantage needs Group.entropies")
         advantages = self.base(group)
-        return [a + np.minimum(self.alpha * h, np.abs(a) / self.kappa) for a, h in zip(advantages, group.entropies, strict=True)]
+        return [
+            a + np.minimum(self.alpha * h, np.abs(a) / self.kappa) for a, h in zip(advantages, group.entropies, strict=True)
+        ]
 
 
 # ---- names -----------------------------------------------------------------------------------------------------------------

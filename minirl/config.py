@@ -80,7 +80,9 @@ class RolloutConfig:
     samples: int = option(10, "responses to each prompt: the group size")
     temperature: float = option(1.0, "sampling temperature; log-probs are those of the tempered distribution")
     max_response_tokens: int = option(12, "a response is cut there and marked truncated")
-    stop: list[str] = items([], "end a response at any token whose text contains one of these, besides the model's own stop tokens")
+    stop: list[str] = items(
+        [], "end a response at any token whose text contains one of these, besides the model's own stop tokens"
+    )
     max_sequences: int = option(512, "sequences that the engine decodes at once, a rank")
     oversample: float = option(1.0, "dynamic sampling: prompts of the first generation batch, as a multiple of prompts")
     max_generation_batches: int = option(20, "dynamic sampling: generation batches before giving up on a full batch")
@@ -98,7 +100,9 @@ class AlgorithmConfig:
     clip_high: float | None = option(None, "ratio clipped above 1 + clip_high")
     dual_clip: float | None = option(3.0, "bound on the loss of negative advantages; null turns it off")
     aggregation: str | None = option(None, f"loss over tokens: {', '.join(AGGREGATIONS)} (by max_response_tokens)")
-    old_log_probs: str = option("trainer", "log-probs that the ratio starts from: recomputed by the trainer, or the sampler's own")
+    old_log_probs: str = option(
+        "trainer", "log-probs that the ratio starts from: recomputed by the trainer, or the sampler's own"
+    )
     correction: str = option("none", f"importance weights for the gap between sampler and trainer: {', '.join(CORRECTIONS)}")
     correction_low: float = option(0.5, "correction=mask: ratios below count 0")
     correction_high: float = option(2.0, "correction=truncate: cap of the ratio; mask: ratios above count 0")
@@ -107,6 +111,14 @@ class AlgorithmConfig:
     entropy_coefficient: float = option(0.0, "weight of an entropy bonus")
     overlong_buffer: int = option(0, "tokens before the limit over which DAPO's soft penalty grows to -1; 0 is off")
     mask_truncated: bool = option(False, "leave truncated responses out of the loss; they stay in the group's statistics")
+
+    @property
+    def recipe(self) -> advantages.Recipe:
+        """The values that are the estimator's unless the config says otherwise; `load` has filled them in."""
+        values = (self.dynamic_sampling, self.clip_low, self.clip_high, self.aggregation)
+        if None in values:
+            raise ValueError(f"an algorithm section that was not resolved: {values}")
+        return advantages.Recipe(*values)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -320,13 +332,13 @@ def check(config: Config) -> None:
         "rollout.max_sequences": r.max_sequences, "rollout.max_generation_batches": r.max_generation_batches,
         "algorithm.mini_batch_prompts": a.mini_batch_prompts, "algorithm.epochs": a.epochs, "run.steps": config.run.steps,
         "optimizer.micro_batch_tokens": o.micro_batch_tokens, "eval.problems": e.problems, "eval.samples": e.samples, "eval.k": e.k,
-        "eval.during_problems": e.during_problems, "eval.max_response_tokens": e.max_response_tokens,
+        "eval.during_problems": e.during_problems, "eval.max_response_tokens": e.max_response_tokens or 0,
         "verifier.workers": v.workers, "data.max_prompt_tokens": d.max_prompt_tokens, "data.test_size": d.test_size,
     }  # fmt: skip
     for key, value in at_least_one.items():
         require(value >= 1, f"{key} must be at least 1, not {value}")
     not_negative = {
-        "algorithm.clip_low": a.clip_low, "algorithm.clip_high": a.clip_high, "algorithm.kl_coefficient": a.kl_coefficient,
+        "algorithm.clip_low": a.recipe.clip_low, "algorithm.clip_high": a.recipe.clip_high, "algorithm.kl_coefficient": a.kl_coefficient,
         "algorithm.entropy_coefficient": a.entropy_coefficient, "algorithm.overlong_buffer": a.overlong_buffer,
         "optimizer.lr": o.lr, "optimizer.weight_decay": o.weight_decay, "optimizer.warmup_steps": o.warmup_steps,
         "eval.every": e.every, "eval.temperature": e.temperature, "eval.top_k": e.top_k, "run.save_rollouts": config.run.save_rollouts,
@@ -334,7 +346,9 @@ def check(config: Config) -> None:
     }  # fmt: skip
     for key, value in not_negative.items():
         require(value >= 0, f"{key} must be at least 0, not {value}")
-    require(r.temperature > 0, f"rollout.temperature must be above 0, not {r.temperature}: greedy samples of a group are all alike")
+    require(
+        r.temperature > 0, f"rollout.temperature must be above 0, not {r.temperature}: greedy samples of a group are all alike"
+    )
     require(0 < e.top_p <= 1, f"eval.top_p must be in (0, 1], not {e.top_p}")
     require(o.max_grad_norm > 0, f"optimizer.max_grad_norm must be above 0, not {o.max_grad_norm}")
     require(len(o.betas) == 2, f"optimizer.betas takes two numbers, not {o.betas}")
@@ -444,8 +458,8 @@ def plan(config: Config, train_size: int, test_size: int, ranks: int) -> list[st
     rollouts = r.prompts * r.samples
     steps = r.prompts // a.mini_batch_prompts * a.epochs
     return [
-        f"estimator {a.estimator}: clip -{a.clip_low:g}/+{a.clip_high:g}, {a.aggregation}, "
-        f"dynamic sampling {'on' if a.dynamic_sampling else 'off'}",
+        f"estimator {a.estimator}: clip -{a.recipe.clip_low:g}/+{a.recipe.clip_high:g}, {a.recipe.aggregation}, "
+        f"dynamic sampling {'on' if a.recipe.dynamic_sampling else 'off'}",
         f"data {train_size:,} problems to train on, {test_size:,} held out; {ranks} rank{'s' if ranks > 1 else ''}",
         f"one step {r.prompts} prompts x {r.samples} samples = {rollouts:,} rollouts of at most {r.max_response_tokens:,} tokens "
         f"({rollouts * r.max_response_tokens:,}), {steps} optimizer step{'s' if steps > 1 else ''} of "

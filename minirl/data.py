@@ -146,7 +146,9 @@ def distinct(problems: list[Problem], notes: list[str]) -> list[Problem]:
     return list(seen.values())
 
 
-def encode_prompts(problems: Sequence[Problem], tokenizer: Any, config: DataConfig, notes: list[str], what: str) -> list[Prompt]:
+def encode_prompts(
+    problems: Sequence[Problem], tokenizer: Any, config: DataConfig, notes: list[str], what: str
+) -> list[Prompt]:
     """The problems as token ids, through the template and, if asked, the tokenizer's chat template; too long ones are dropped."""
     if config.chat and not getattr(tokenizer, "chat_template", None):
         raise ConfigError(

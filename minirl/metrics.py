@@ -14,9 +14,16 @@ from minirl.rollout import Rollout
 from minirl.rollout.sampler import as_group
 from minirl.verify import EMPTY_ANSWER, ERROR, NO_ANSWER, TIMEOUT
 
+SUMS = (
+    "tokens", "entropy", "kl_old", "kl_reference", "clip_high", "clip_low", "clip_dual", "importance", "gap", "gap_tokens"
+)  # fmt: skip
+
 
 def batch_metrics(
-    generated: Sequence[Sequence[Rollout]], batch: Sequence[Sequence[Rollout]], surplus: Sequence[Sequence[Rollout]], config: Config
+    generated: Sequence[Sequence[Rollout]],
+    batch: Sequence[Sequence[Rollout]],
+    surplus: Sequence[Sequence[Rollout]],
+    config: Config,
 ) -> dict[str, float]:
     """Metrics of all that was generated in a step (reward/, response/, groups/) and of what was trained on (batch/).
 
@@ -100,8 +107,3 @@ class UpdateStats:
             "optimizer/steps": float(len(self.grad_norms)),
             "optimizer/skipped": float(self.skipped),
         }
-
-
-SUMS = (
-    "tokens", "entropy", "kl_old", "kl_reference", "clip_high", "clip_low", "clip_dual", "importance", "gap", "gap_tokens"
-)  # fmt: skip

@@ -36,8 +36,14 @@ def load(kind: Any, config: ModelConfig, **arguments: Any) -> Any:
     try:
         return kind.from_pretrained(source, revision=config.revision, **arguments)
     except (OSError, ValueError) as error:
-        hint = "the folder has config.json, weights and tokenizer files" if Path(source).exists() else "the path or Hub name is right"
-        raise ConfigError(f"cannot load model.path={config.path!r}: {' '.join(str(error).split())[:300]}; check that {hint}") from None
+        hint = (
+            "the folder has config.json, weights and tokenizer files"
+            if Path(source).exists()
+            else "the path or Hub name is right"
+        )
+        raise ConfigError(
+            f"cannot load model.path={config.path!r}: {' '.join(str(error).split())[:300]}; check that {hint}"
+        ) from None
 
 
 def load_tokenizer(config: ModelConfig) -> Any:
@@ -61,7 +67,9 @@ def load_model(config: ModelConfig) -> Any:
     model = load(AutoModelForCausalLM, config, dtype=torch.float32, attn_implementation=config.attention)
     for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
         if getattr(model.config, name, None) not in (None, 1, 1.0):
-            raise ConfigError(f"model.path={config.path!r} transforms its logits ({name}), which the log-prob head does not know yet")
+            raise ConfigError(
+                f"model.path={config.path!r} transforms its logits ({name}), which the log-prob head does not know yet"
+            )
     return model
 
 
@@ -145,7 +153,9 @@ class Policy:
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         head = LogProbHead(self.model, config.rollout.temperature, vocabulary, config.algorithm.entropy_coefficient > 0)
         o = config.optimizer
-        self.optimizer = torch.optim.AdamW(head.parameters(), lr=o.lr, betas=(o.betas[0], o.betas[1]), weight_decay=o.weight_decay, fused=True)
+        self.optimizer = torch.optim.AdamW(
+            head.parameters(), lr=o.lr, betas=(o.betas[0], o.betas[1]), weight_decay=o.weight_decay, fused=True
+        )
         self.head = ranks.accelerator.prepare_model(head)
         self.reference: LogProbHead | None = None
         if config.algorithm.kl_coefficient > 0:
@@ -178,7 +188,9 @@ class Policy:
             sizes = [r.length for r in batch.rollouts]
             columns: list[Any] = [[None] * len(sizes)] * 3
             if old:
-                columns[0], columns[1] = ([t.cpu().numpy() for t in x[: sum(sizes)].split(sizes)] for x in self.log_probs(batch))
+                columns[0], columns[1] = (
+                    [t.cpu().numpy() for t in x[: sum(sizes)].split(sizes)] for x in self.log_probs(batch)
+                )
             if self.reference is not None:
                 columns[2] = [t.cpu().numpy() for t in self._score(self.reference, batch)[0][: sum(sizes)].split(sizes)]
             scored += zip(batch.indices, *columns, strict=True)
@@ -215,11 +227,9 @@ class Policy:
         return norm
 
     def export(self, folder: Path, tokenizer: Any) -> None:
-        """Writes an ordinary Hugging Face folder, weights in float32 and tokenizer, from the first rank."""
-        if self.ranks.main:
-            self.model.save_pretrained(folder)
-            tokenizer.save_pretrained(folder)
-        self.ranks.barrier()
+        """Writes an ordinary Hugging Face folder, weights in float32 and tokenizer. Called by the first rank."""
+        self.model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
 
 
 def learning_rate(step: int, config: OptimizerConfig, steps: int) -> float:

@@ -25,7 +25,9 @@ def make_run_folder(config: Config) -> Path:
     name = f"{config.algorithm.estimator}-seed{config.run.seed}-{datetime.now():%Y%m%d-%H%M%S-%f}"
     folder = Path(config.run.dir or Path("runs") / name)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"the run folder {folder} exists and is not empty: choose another --run-dir or remove it; nothing was changed")
+        raise ConfigError(
+            f"the run folder {folder} exists and is not empty: choose another --run-dir or remove it; nothing was changed"
+        )
     try:
         (folder / "rollouts").mkdir(parents=True, exist_ok=True)
         (folder / "config.yaml").write_text(yaml.safe_dump(as_tree(config), sort_keys=False), encoding="utf-8")
@@ -43,13 +45,19 @@ class Reporter:
         self.evaluations: list[tuple[int, dict[str, float]]] = []
         self.bar = tqdm(total=steps, unit="step", disable=folder is None or not sys.stderr.isatty(), leave=False)
 
-    def step(self, step: int, metrics: dict[str, float], seconds: dict[str, float], groups: Sequence[Sequence[Rollout]]) -> None:
+    def step(
+        self, step: int, metrics: dict[str, float], seconds: dict[str, float], groups: Sequence[Sequence[Rollout]]
+    ) -> None:
         """Appends one step to metrics.jsonl, prints its line and writes `groups` for reading."""
-        metrics = metrics | {f"time/{key}": value for key, value in seconds.items()} | {
-            "speed/tokens": metrics["sampling/tokens"] / seconds["step"],
-            "speed/sample": metrics["sampling/tokens"] / max(seconds["sample"], 1e-9),
-            "speed/update": metrics["sampling/trained_tokens"] / max(seconds["update"], 1e-9),
-        }
+        metrics = (
+            metrics
+            | {f"time/{key}": value for key, value in seconds.items()}
+            | {
+                "speed/tokens": metrics["sampling/tokens"] / seconds["step"],
+                "speed/sample": metrics["sampling/tokens"] / max(seconds["sample"], 1e-9),
+                "speed/update": metrics["sampling/trained_tokens"] / max(seconds["update"], 1e-9),
+            }
+        )
         self.history.append({"step": step, **metrics})
         if self.folder is None:
             return
@@ -121,7 +129,9 @@ def before_after(before: dict[str, float], after: dict[str, float]) -> str:
     return "\n".join(rows)
 
 
-def draw_curves(history: list[dict[str, float]], evaluations: list[tuple[int, dict[str, float]]], title: str, path: Path) -> None:
+def draw_curves(
+    history: list[dict[str, float]], evaluations: list[tuple[int, dict[str, float]]], title: str, path: Path
+) -> None:
     """Six small pictures of a run."""
     import matplotlib
 

@@ -19,6 +19,7 @@ from minirl.tasks import arithmetic
 FOLDER = Path(__file__).parent / "tiny_model"
 SPECIAL = ["<pad>", "<eos>", "<user>", "<assistant>"]
 # One token a character, but `\boxed{` is one token: seven forward passes a response would teach nothing.
+SLIPS = 0.5  # share of careless answers that are wrong
 TEXT = ["\\boxed{", "}", *"0123456789*=+-. "]
 CHAT_TEMPLATE = (
     "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% if message.role == 'assistant' %}<eos>{% endif %}"
@@ -52,13 +53,29 @@ def model(hidden: int = 96, layers: int = 4, seed: int = 0) -> Qwen3ForCausalLM:
     )  # fmt: skip
 
 
+def careless(answer: str, rng: random.Random) -> str:
+    """An answer as a careless teacher gives it: half of them have a slip, either a lost carry (always the same wrong answer) or one
+    digit that is off by one or two (many different ones)."""
+    kind = rng.random()
+    if kind < 0.15:
+        return str(int(answer) - 10)
+    if kind < SLIPS:
+        digits = list(answer)
+        place = rng.randrange(len(digits))
+        digits[place] = str((int(digits[place]) + rng.choice([-2, -1, 1, 2])) % 10)
+        return "".join(digits)
+    return answer
+
+
 def warm_start(net: Qwen3ForCausalLM, steps: int, batch: int = 256, lr: float = 2e-3, seed: int = 0) -> float:
-    """Supervised steps on the training problems with right answers; returns the last loss in nats a response token."""
+    """Supervised steps on the training problems with careless answers; returns the last loss in nats a response token."""
     tok, rng = tokenizer(), random.Random(seed)
     rows = []
     for p in arithmetic.problems("train"):
         prompt = tok.apply_chat_template([{"role": "user", "content": p.prompt}], tokenize=False, add_generation_prompt=True)
-        rows.append((len(tok(prompt)["input_ids"]), tok(f"{prompt}\\boxed{{{p.answer}}}<eos>")["input_ids"]))
+        answers = [careless(p.answer, rng) for _ in range(8)]
+        start = len(tok(prompt)["input_ids"])
+        rows += [(start, tok(f"{prompt}\\boxed{{{answer}}}<eos>")["input_ids"]) for answer in answers]
     optimizer = torch.optim.AdamW(net.parameters(), lr=lr, weight_decay=0.01, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=steps)
     loss = torch.tensor(0.0)

@@ -37,7 +37,9 @@ class Sample:
 class Engine(Protocol):
     """Samples responses. Token ids in and out; nothing is detokenised or re-tokenised."""
 
-    def generate(self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[int]) -> Iterator[tuple[int, list[Sample]]]:
+    def generate(
+        self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[int]
+    ) -> Iterator[tuple[int, list[Sample]]]:
         """Yields (index of the prompt, its `sampling.samples` samples), each group as soon as it is finished, in any order.
 
         seeds: one 63-bit seed a prompt; sample j of a prompt depends on (seed, j), not on its neighbours or its rank.

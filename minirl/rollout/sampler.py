@@ -23,8 +23,17 @@ class Sampler:
     stop: texts that end a response and are no part of the answer.
     """
 
-    def __init__(self, engine: Engine, tokenizer: Any, pool: VerifierPool, ranks: Ranks, seed: int, stop: Sequence[str] = ()) -> None:
-        self.engine, self.tokenizer, self.pool, self.ranks, self.seed, self.stop = engine, tokenizer, pool, ranks, seed, tuple(stop)
+    def __init__(
+        self, engine: Engine, tokenizer: Any, pool: VerifierPool, ranks: Ranks, seed: int, stop: Sequence[str] = ()
+    ) -> None:
+        self.engine, self.tokenizer, self.pool, self.ranks, self.seed, self.stop = (
+            engine,
+            tokenizer,
+            pool,
+            ranks,
+            seed,
+            tuple(stop),
+        )
         self.seconds = {"sample": 0.0, "verify": 0.0}  # since last taken; verify is the wait after the last sample
 
     def groups(
@@ -45,7 +54,9 @@ class Sampler:
             for sample in samples:
                 text = self.text(sample)
                 facts = {"group": numbers[i], "finish": sample.finish, "tokens": len(sample.ids)}
-                pending.append((i, sample, text, self.pool.submit(prompts[i].problem, text, facts if self.wants_facts else None)))
+                pending.append(
+                    (i, sample, text, self.pool.submit(prompts[i].problem, text, facts if self.wants_facts else None))
+                )
         sampled = time.perf_counter()
         done = [
             (i, Rollout(numbers[i], prompts[i].ids, sample, version, text, verdict, verdict_reward(verdict)))

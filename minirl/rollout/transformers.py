@@ -32,7 +32,9 @@ class TransformersEngine:
         self.autocast = autocast
         self.stop_ids = torch.tensor(sorted(stop_ids))
 
-    def generate(self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[int]) -> Iterator[tuple[int, list[Sample]]]:
+    def generate(
+        self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[int]
+    ) -> Iterator[tuple[int, list[Sample]]]:
         """See `Engine.generate`. Prompts of like length share a batch; a batch's groups come when all of it is finished."""
         self.model.eval()
         order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
@@ -92,14 +94,21 @@ class TransformersEngine:
         """float[rows, V] logits of the last position."""
         with self.autocast():
             out = self.model(
-                input_ids=ids, attention_mask=mask, position_ids=position, past_key_values=cache, use_cache=True, logits_to_keep=1
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=position,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
             )
         return out.logits[:, -1, : self.vocabulary].float()
 
 
 def uniforms(seeds: Sequence[int], samples: int, tokens: int) -> np.ndarray:
     """float64[len(seeds) * samples, tokens] in [0, 1): row (i, j) depends on (seeds[i], j) only."""
-    return np.stack([np.random.Generator(np.random.Philox(key=[seed, j])).random(tokens) for seed in seeds for j in range(samples)])
+    return np.stack(
+        [np.random.Generator(np.random.Philox(key=[seed, j])).random(tokens) for seed in seeds for j in range(samples)]
+    )
 
 
 def draw(logits: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:

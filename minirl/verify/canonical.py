@@ -14,7 +14,7 @@ from itertools import product
 from minirl.verify import values
 from minirl.verify.clean import THOUSANDS, clean, split, strip, without_unit
 from minirl.verify.latex import Node, Unreadable, add, integer, mul, negative, number, parse
-from minirl.verify.values import Undefined, Unbounded, Value
+from minirl.verify.values import Unbounded, Undefined, Value
 
 MAX_LENGTH = 20_000  # characters of an answer that is read; longer ones are compared as text
 MAX_ITEMS = 500
@@ -465,7 +465,7 @@ def words(text: str, wrapped: bool) -> Tree | None:
         return None
     if re.fullmatch(r"[abcd]{2,4}|[xyz]{2,3}|[pqrs]{2,4}", text) and not wrapped:  # a product
         return None
-    if wrapped and len(text) > 1 or max(map(len, found)) >= 3 or text.lower() == "no":
+    if (wrapped and len(text) > 1) or max(map(len, found)) >= 3 or text.lower() == "no":
         return Tree("text", "text:" + re.sub(r"[\s.]+", "", text).lower())
     return None
 

@@ -23,8 +23,7 @@ COMMANDS = {
     **dict.fromkeys(["dbinom", "tbinom"], r"\binom"),
     **dict.fromkeys(["quad", "qquad", "enspace", "thinspace"], " "),
     **dict.fromkeys(
-        "displaystyle textstyle limits nolimits left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr mleft mright "
-        "hline rm bf it".split(),
+        ["displaystyle", "textstyle", "limits", "nolimits", "left", "right", "big", "Big", "bigg", "Bigg", "bigl", "bigr", "Bigl", "Bigr", "biggl", "biggr", "mleft", "mright", "hline", "rm", "bf", "it"],
         "",
     ),
     **dict.fromkeys(["text", "textbf", "textit", "textrm", "textnormal", "textsf", "mathrm", "mathit", "mathsf", "mbox", "mathbf",

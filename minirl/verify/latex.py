@@ -22,27 +22,22 @@ TOKEN = re.compile(
     r"\s*(?:(?P<num>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+(?![\d.]))?)|(?P<cmd>\\[a-zA-Z]+|\\.)|(?P<word>[a-zA-Z]+)|(?P<op>\S))"
 )
 FUNCTIONS = frozenset(
-    "sin cos tan cot sec csc arcsin arccos arctan asin acos atan sinh cosh tanh ln log lg exp sqrt abs floor ceil "
-    "arccot max min gcd lcm".split()
+    ["sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "ln", "log", "lg", "exp", "sqrt", "abs", "floor", "ceil", "arccot", "max", "min", "gcd", "lcm"]
 )
-GREEK = (
-    "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau "
-    "upsilon phi varphi chi psi omega"
-).split()
+GREEK = ["alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta", "theta", "vartheta", "iota", "kappa", "lambda", "mu", "nu", "xi", "rho", "sigma", "tau", "upsilon", "phi", "varphi", "chi", "psi", "omega"]
 WORDS = sorted({*FUNCTIONS, *GREEK, "pi", "infty", "inf", "oo", "infinity", "binom"}, key=len, reverse=True)
 ACCENTS = frozenset(
-    r"\overline \vec \hat \bar \tilde \mathbb \mathcal \mathbf \overrightarrow \boldsymbol \underline".split()
+    [r"\overline", r"\vec", r"\hat", r"\bar", r"\tilde", r"\mathbb", r"\mathcal", r"\mathbf", r"\overrightarrow", r"\boldsymbol", r"\underline"]
 )
 UNSUPPORTED = frozenset(
-    r"\sum \int \prod \lim \iint \oint \to \mod \bmod \pmod \equiv \begin \end \dots \cdots \ldots \forall \exists \mid".split()
+    [r"\sum", r"\int", r"\prod", r"\lim", r"\iint", r"\oint", r"\to", r"\mod", r"\bmod", r"\pmod", r"\equiv", r"\begin", r"\end", r"\dots", r"\cdots", r"\ldots", r"\forall", r"\exists", r"\mid"]
 )
 CLOSING = {"(": ")", "[": "]", "{": "}", "|": "|", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
 STOP = frozenset([*CLOSING.values(), "+", "-", "*", "/", ",", ";", ":", "=", "&", "", r"\choose"])
 UNICODE_GREEK = dict(
     zip(
         "αβγδεζηθικλμνξρστυφχψω",
-        "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu "
-        "xi rho sigma tau upsilon phi chi psi omega".split(),
+        ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu", "xi", "rho", "sigma", "tau", "upsilon", "phi", "chi", "psi", "omega"],
         strict=True,
     )
 )
@@ -95,7 +90,7 @@ def tokens(text: str) -> list[str]:
         kind = match.lastgroup
         piece = match.group(kind) if kind else ""
         if kind != "word":
-            found.append(UNICODE_GREEK.get(piece) and "\\" + UNICODE_GREEK[piece] or piece)
+            found.append((UNICODE_GREEK.get(piece) and "\\" + UNICODE_GREEK[piece]) or piece)
         while kind == "word" and piece:
             word = next((w for w in WORDS if piece.startswith(w)), None)
             found.append("\\" + word if word else piece[0])

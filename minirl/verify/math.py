@@ -100,17 +100,20 @@ def check_gold(answer: str) -> str | None:
 
 
 class MathVerifier:
-    """Scores responses whose answer stands in a box. See the module's docstring for the graders."""
+    """Scores responses whose answer stands in a box, or is all there is. See the module's docstring for the graders."""
 
-    def __init__(self, grader: str = "exact"):
+    def __init__(self, grader: str = "exact", answer: str = "boxed"):
         if grader not in GRADERS:
             raise ValueError(f"unknown grader {grader!r}: use one of {', '.join(GRADERS)}")
         self.grader = grader
         self.grade = GRADERS[grader]
+        if answer not in ("boxed", "whole"):
+            raise ValueError(f"the answer is the last box (boxed) or the whole response (whole), not {answer!r}")
+        self.extract: Callable[[str], str | None] = extract.boxed if answer == "boxed" else str.strip
 
     def __call__(self, problem: Problem, response: str) -> Verdict:
         start = time.perf_counter()
-        answer = extract.boxed(response)
+        answer = self.extract(response)
         if not answer:
             label = NO_ANSWER if answer is None else EMPTY_ANSWER
             return Verdict(WRONG, label, seconds=time.perf_counter() - start)

@@ -90,12 +90,14 @@ class _Worker:
         self.started = time.monotonic()
         self.ready = False
         self.batch: list[_Item | None] = []
+        self.sent = 0.0
         self.left = 0
         write_message(self.socket, (name, options))
 
     def send(self, batch: list[_Item]) -> None:
         self.batch, self.left = list(batch), len(batch)
-        CELL.pack_into(self.cell, 0, 0, time.monotonic())
+        self.sent = time.monotonic()
+        CELL.pack_into(self.cell, 0, 0, self.sent)
         write_message(self.socket, [(item.problem, item.response, item.rollout) for item in batch])
 
     def overdue(self, now: float) -> float:
@@ -104,7 +106,9 @@ class _Worker:
             return self.started + START_SECONDS - now
         index, start = CELL.unpack_from(self.cell, 0)
         item = self.batch[index] if 0 <= index < len(self.batch) else None
-        return start + item.deadline - now if item is not None else TALK_SECONDS
+        # The two numbers are not read at one instant: the worker may have reset the cell between them. No item of a batch
+        # starts before the batch is sent.
+        return max(start, self.sent) + item.deadline - now if item is not None else TALK_SECONDS
 
     def current(self) -> _Item | None:
         index, _ = CELL.unpack_from(self.cell, 0)

@@ -1,0 +1,13 @@
+"""Set before torch is imported anywhere: spinning threads on a shared machine cost up to 46x."""
+
+import os
+import sys
+from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))  # train.py is a script beside the package, not a part of it

@@ -1,0 +1,162 @@
+"""Problems, prompts and their order."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minirl import tiny
+from minirl.config import ConfigError, DataConfig
+from minirl.data import Order, encode_prompts, load_problems
+from minirl.tasks import Problem, arithmetic, fewshot
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.fixture
+def rows():
+    return [{"id": f"q{i}", "problem": f"What is {i} + {{1}}?", "answer": str(i + 1)} for i in range(20)]
+
+
+def dataset(train, **more):
+    return DataConfig(task="dataset", train=train, **more)
+
+
+@pytest.mark.parametrize("make", [arithmetic.problems, fewshot.problems])
+def test_generated_splits_are_right_and_never_overlap(make):
+    train, test = make("train"), make("test")
+    assert len({p.prompt for p in train} | {p.prompt for p in test}) == len(train) + len(test)
+    assert train == make("train"), "the same at every call"
+    for p in train + test:
+        question = p.prompt.splitlines()[-1].removesuffix("=").replace(" ", "")
+        a, b = question.replace("+", "*").split("*")
+        assert int(p.answer) == (int(a) * int(b) if "*" in question else int(a) + int(b))
+
+
+def test_few_shots_are_right_and_never_held_out():
+    asked = {p.prompt.splitlines()[-1] for p in fewshot.problems("test")}
+    for p in fewshot.problems("train") + fewshot.problems("test"):
+        for shot in p.prompt.splitlines()[:-1]:
+            question, answer = shot.split("=")
+            assert eval(question) == int(answer)
+            assert f"{question}=" not in asked
+
+
+def test_jsonl_with_columns_and_held_out_part(tmp_path, rows):
+    train, test, _ = load_problems(dataset(write(tmp_path / "a.jsonl", rows), test_size=5))
+    assert (len(train), len(test)) == (15, 5)
+    assert not {p.prompt for p in train} & {p.prompt for p in test}
+    assert all(p.answer == str(int(p.prompt.split()[2]) + 1) for p in train + test)
+    shuffled = write(tmp_path / "b.jsonl", rows[::-1])
+    assert {p.id for p in load_problems(dataset(shuffled, test_size=5))[1]} == {p.id for p in test}, "held out by content"
+
+
+def test_parquet_and_other_column_names(tmp_path, rows):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    renamed = [{"question": r["problem"], "solution": f"so\n#### {r['answer']}", "level": 3} for r in rows]
+    pq.write_table(pa.Table.from_pylist(renamed), tmp_path / "a.parquet")
+    config = dataset(
+        str(tmp_path / "a.parquet"), prompt_column="question", answer_column="solution", answer_pattern=r"####\s*(\S+)",
+        fact_columns=["level"], test_size=1,
+    )  # fmt: skip
+    train, _, _ = load_problems(config)
+    assert train[0].answer == str(int(train[0].prompt.split()[2]) + 1)
+    assert train[0].facts == {"level": 3}
+
+
+def test_problems_of_the_test_set_are_dropped_from_training_and_said(tmp_path, rows):
+    config = dataset(write(tmp_path / "a.jsonl", [*rows, rows[0]]), test=write(tmp_path / "t.jsonl", rows[:3]))
+    train, test, notes = load_problems(config)
+    assert (len(train), len(test)) == (17, 3)
+    assert any("3 training problems" in n for n in notes)
+    assert any("1 repeated" in n for n in notes)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [({"train": "no.jsonl"}, "no data file no.jsonl"), ({"prompt_column": "question"}, "row 1 has no column 'question' .*problem"),
+     ({"fact_columns": ["tests"]}, "'tests'"), ({"test_size": 20}, "too few"), ({"answer_pattern": "x(y"}, "regular expression"),
+     ({"answer_pattern": "####(.*)"}, "row 1: data.answer_pattern")],
+)  # fmt: skip
+def test_bad_data_is_named(tmp_path, rows, change, says):
+    config = replace(dataset(write(tmp_path / "a.jsonl", rows), test_size=5), **change)
+    with pytest.raises(ConfigError, match=says):
+        load_problems(config)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [("", "has no rows"), ('{"problem": "a", "answer": "1"}\n{"problem": ', "line 2"), ("[1]\n", "line 1"), ("\xff", "line 1|read")]
+)  # fmt: skip
+def test_bad_files_are_named(tmp_path, text, says):
+    (tmp_path / "a.jsonl").write_text(text, encoding="latin-1")
+    with pytest.raises(ConfigError, match=says):
+        load_problems(dataset(str(tmp_path / "a.jsonl")))
+
+
+def test_a_broken_parquet_file_is_named(tmp_path):
+    (tmp_path / "a.parquet").write_text("not parquet")
+    with pytest.raises(ConfigError, match="parquet"):
+        load_problems(dataset(str(tmp_path / "a.parquet")))
+
+
+# ---- prompts ---------------------------------------------------------------------------------------------------------------
+
+
+def test_prompts_go_through_the_chat_template_once():
+    notes: list[str] = []
+    (prompt,) = encode_prompts([Problem("1", "12*3=", "36")], tiny.tokenizer(), DataConfig(), notes, "training")
+    assert prompt.text == "<user>12*3=<assistant>"
+    assert tiny.tokenizer().decode(prompt.ids) == prompt.text
+    assert notes == []
+
+
+def test_the_template_does_not_touch_braces_of_the_problem():
+    config = DataConfig(chat=False, template="{problem}=")
+    (prompt,) = encode_prompts([Problem("1", "\\boxed{1}*2", "")], tiny.tokenizer(), config, [], "training")
+    assert prompt.text == "\\boxed{1}*2="
+
+
+def test_long_prompts_are_dropped_counted_and_said():
+    notes: list[str] = []
+    config = DataConfig(max_prompt_tokens=6, chat=False)
+    kept = encode_prompts([Problem("1", "1*2", ""), Problem("2", "1*2*3*4*5", "")], tiny.tokenizer(), config, notes, "training")
+    assert [p.problem.id for p in kept] == ["1"]
+    assert notes == ["1 of 2 training prompts are longer than data.max_prompt_tokens=6 and were dropped"]
+    with pytest.raises(ConfigError, match="every training prompt"):
+        encode_prompts([Problem("2", "1*2*3*4*5", "")], tiny.tokenizer(), config, [], "training")
+
+
+def test_a_tokenizer_without_chat_template_is_refused():
+    tokenizer = tiny.tokenizer()
+    tokenizer.chat_template = None
+    with pytest.raises(ConfigError, match=r"data\.chat=false"):
+        encode_prompts([Problem("1", "1*2", "")], tokenizer, DataConfig(), [], "training")
+
+
+# ---- order -----------------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 30), st.integers(0, 5), st.lists(st.integers(0, 20), max_size=8))
+def test_order_is_a_permutation_an_epoch_however_it_is_drawn(size, seed, counts):
+    whole = Order(size, seed).draw(3 * size)
+    for epoch in range(3):
+        assert sorted(i for _, i in whole[epoch * size : (epoch + 1) * size]) == list(range(size))
+    order, drawn = Order(size, seed), []
+    for count in counts:
+        drawn += order.draw(count)
+    assert drawn == Order(size, seed).draw(sum(counts))
+    resumed = Order(size, seed, position=sum(counts))
+    assert resumed.draw(size) == order.draw(size), "the position is all the state"
+
+
+def test_seeds_and_epochs_give_other_orders():
+    assert Order(50, 0).draw(50) != Order(50, 1).draw(50)
+    order = Order(50, 0)
+    assert [i for _, i in order.draw(50)] != [i for _, i in order.draw(50)]

@@ -1,0 +1,85 @@
+"""Evaluation against counting by hand, with an engine whose answers are known."""
+
+import numpy as np
+import pytest
+
+from minirl import tiny
+from minirl.config import EvalConfig
+from minirl.data import DataConfig, encode_prompts
+from minirl.distributed import Ranks
+from minirl.evaluate import evaluate
+from minirl.rollout import Sample
+from minirl.rollout.sampler import Sampler, as_group, stable_seed, verdict_reward
+from minirl.tasks import Problem
+from minirl.verify import Verdict
+from minirl.verify.pool import VerifierPool
+
+TOK = tiny.tokenizer()
+ANSWERS = {"1*2=": ["2", "2", "3", "3"], "2*2=": ["5", "5", "6", "4"], "2*3=": ["6", "6", "6", "6"]}
+
+
+class Script:
+    """An engine that says what it is told, groups in reverse order; it notes the seeds it was given."""
+
+    def __init__(self):
+        self.seeds = []
+
+    def generate(self, prompts, sampling, seeds):
+        self.seeds.append(list(seeds))
+        for i in reversed(range(len(prompts))):
+            question = TOK.decode(prompts[i]).split(">")[1].split("<")[0]
+            texts = [f"\\boxed{{{a}}}<eos>" for a in ANSWERS[question]]
+            ids = [np.array(TOK(t)["input_ids"], np.int32) for t in texts]
+            yield i, [Sample(x, np.zeros(len(x), np.float32), "stop") for x in ids]
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with VerifierPool("math", {"grader": "exact", "answer": "boxed"}, workers=1) as pool:
+        yield pool
+
+
+def test_accuracy_pass_at_k_and_diversity_by_hand(pool):
+    problems = [Problem("a", "1*2=", "2"), Problem("b", "2*2=", "4"), Problem("c", "2*3=", "6")]
+    prompts = encode_prompts(problems, TOK, DataConfig(), [], "test")
+    engine = Script()
+    sampler = Sampler(engine, TOK, pool, Ranks(), seed=3)
+    result = evaluate(sampler, prompts, EvalConfig(samples=4, k=2, max_response_tokens=8), 0)
+    assert result["pass@1"] == pytest.approx((2 / 4 + 1 / 4 + 1) / 3)
+    # 1 - C(2, 2) / C(4, 2), 1 - C(3, 2) / C(4, 2), 1
+    assert result["pass@k"] == pytest.approx((5 / 6 + 1 / 2 + 1) / 3)
+    # problem a: one wrong answer twice; problem b: 5 5 6
+    assert result["error_diversity"] == pytest.approx((1 / 2 + 2 / 3) / 2)
+    assert (result["no_answer"], result["truncated"], result["errors"]) == (0, 0, 0)
+    evaluate(sampler, prompts, EvalConfig(samples=4, k=2, max_response_tokens=8), 7)
+    assert engine.seeds[0] == engine.seeds[1], "the same random numbers at every evaluation"
+    assert len(set(engine.seeds[0])) == 3
+
+
+def test_groups_come_in_the_order_of_the_prompts_and_carry_their_number(pool):
+    prompts = encode_prompts([Problem("a", "1*2=", "2"), Problem("c", "2*3=", "6")], TOK, DataConfig(), [], "test")
+    sampler = Sampler(Script(), TOK, pool, Ranks(), seed=0)
+    from minirl.rollout import Sampling
+
+    first, second = sampler.groups(prompts, [40, 41], Sampling(4, 1.0, 8), version=5)
+    assert [r.group for r in first + second] == [40] * 4 + [41] * 4
+    assert [r.reward for r in first] == [1, 1, 0, 0]
+    assert {r.version for r in first} == {5}
+    assert first[2].verdict.label == first[3].verdict.label != ""
+    group = as_group(first)
+    assert group.correct.tolist() == [True, True, False, False]
+    with pytest.raises(ValueError, match=r"\[40, 41\]"):
+        as_group(first[:2] + second[:2])
+
+
+def test_rewards_of_verdicts():
+    assert verdict_reward(Verdict("right")) == 1.0
+    assert verdict_reward(Verdict("wrong")) == 0.0
+    assert verdict_reward(Verdict("wrong", reward=0.25)) == 0.25
+    assert np.isnan(verdict_reward(Verdict("error", detail="worker died"))), "never a silent 0"
+
+
+def test_seeds_of_different_purposes_never_meet():
+    seeds = {stable_seed(run, stream, number) for run in range(3) for stream in (0, 1) for number in range(200)}
+    assert len(seeds) == 3 * 2 * 200
+    assert all(0 <= s < 2**63 for s in seeds)

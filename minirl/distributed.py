@@ -1,6 +1,6 @@
 """The ranks of a run: started by accelerate, talking through a few collective calls, and nowhere else in the code.
 
-Every rank holds the whole batch of rollouts; ranks differ only in which prompts they sample and which micro-batches they compute.
+Every rank holds the whole batch of rollouts; ranks differ only in the prompts they sample and the micro-batches they compute.
 """
 
 import os

@@ -20,8 +20,8 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 def evaluate(sampler: Sampler, prompts: Sequence[Prompt], config: EvalConfig, version: int) -> dict[str, float]:
     """Metrics over `prompts`, `config.samples` responses each; the same random numbers at every call.
 
-    pass@1: mean accuracy over samples; pass@k: unbiased, k = config.k; error_diversity: unique wrong / wrong, mean over problems
-    with a wrong answer; no_answer, truncated: shares of samples; errors: samples without verdict, which count nowhere.
+    pass@1: mean accuracy over samples; pass@k: unbiased, k = config.k; error_diversity: unique wrong / wrong, mean over
+    problems with a wrong answer; no_answer, truncated: shares of samples; errors: samples without verdict, which count nowhere.
     """
     sampling = Sampling(config.samples, config.temperature, config.max_response_tokens or 0, config.top_p, config.top_k)
     groups = sampler.groups(prompts, range(len(prompts)), sampling, version, EVALUATION)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 def micro_batches(lengths: Sequence[int], budget: int, ranks: int = 1) -> list[list[list[int]]]:
     """For each rank its micro-batches, each a list of indices into `lengths`.
 
-    lengths: int[N] tokens of prompt and response. A micro-batch of B rows padded to its longest costs B * longest tokens, at most
-    `budget` (a single longer sequence gets one of its own). Sequences of like length go together, so little is padding. Every rank
-    gets the same number of micro-batches, so that collective calls match; where sequences run out, some are empty lists.
+    lengths: int[N] tokens of prompt and response. A micro-batch of B rows padded to its longest costs B * longest tokens, at
+    most `budget` (a single longer sequence gets one of its own). Sequences of like length go together, so little is padding.
+    Every rank gets the same number of micro-batches, so that collective calls match; where sequences run out, some are empty.
     """
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     batches: list[list[int]] = []

@@ -12,12 +12,15 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as transformers_logging
 
 from minirl.config import EMBEDDED, Config, ConfigError, ModelConfig, OptimizerConfig
 from minirl.distributed import Ranks
 from minirl.loss import log_probs_and_entropy
 from minirl.packing import micro_batches
 from minirl.rollout import Rollout
+
+transformers_logging.disable_progress_bar()  # it would print over the run's own
 
 # Elements of a logits chunk: 2**26 float32 are 256 MiB. Larger ones are recomputed in the backward pass instead of kept.
 LOGITS_CHUNK = 2**26
@@ -77,7 +80,8 @@ def load_model(config: ModelConfig) -> Any:
 class MicroBatch:
     """Rows of prompt and response, padded on the right; T response tokens in all, row after row.
 
-    indices: place of each rollout in what was split; ids: int[B, L]; mask: int[B, L]; rows, columns: int[T], where each response token is predicted; targets: int[T].
+    indices: place of each rollout in what was split; ids, mask: int[B, L]; rows, columns: int[T], where each response token is
+    predicted; targets: int[T], the tokens.
     """
 
     rollouts: list[Rollout]
@@ -95,8 +99,8 @@ class MicroBatch:
 
 
 def make_micro_batch(all_rollouts: Sequence[Rollout], indices: list[int], device: Any = "cpu") -> MicroBatch:
-    """The tensors of the rollouts at `indices`. With none, one row of two tokens whose only value is 0: a rank without work must still take part
-    in every collective call of the forward and backward pass."""
+    """The tensors of the rollouts at `indices`. With none, one row of two tokens whose only value is 0: a rank without work
+    must still take part in every collective call of the forward and backward pass."""
     rollouts = [all_rollouts[i] for i in indices]
     sequences = [[*r.prompt_ids, *r.sample.ids.tolist()] for r in rollouts] or [[0, 0]]
     prompts = [len(r.prompt_ids) for r in rollouts] or [1]

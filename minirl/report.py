@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from tqdm import tqdm
 
@@ -75,8 +76,8 @@ class Reporter:
         self.evaluations.append((step, result))
         if self.folder is not None:
             say(
-                f"eval after step {step}: pass@1 {result['pass@1']:.3f}, pass@{result['k']} {result['pass@k']:.3f}, error diversity "
-                f"{result['error_diversity']:.3f} ({result['problems']} problems x {result['samples']})"
+                f"eval after step {step}: pass@1 {result['pass@1']:.3f}, pass@{result['k']} {result['pass@k']:.3f}, error "
+                f"diversity {result['error_diversity']:.3f} ({result['problems']} problems x {result['samples']})"
             )
 
     def finish(self, config: Config, before: dict[str, float], after: dict[str, float], seconds: float) -> None:
@@ -102,12 +103,13 @@ class Reporter:
 
 def console_line(step: int, steps: int, m: dict[str, float]) -> str:
     """One step for people."""
+    clipped = m["policy/clip_high"] + m["policy/clip_low"]
     return (
         f"{step:>{len(str(steps))}}/{steps} reward {m['reward/mean']:.3f} acc {m['reward/accuracy']:.3f} | informative "
         f"{m['groups/informative']:.2f} diverse {m['batch/diverse_groups']:.0f} unique {m['batch/unique_wrong']:.1f} A/B/C "
-        f"{m['batch/branch_a']:.0f}/{m['batch/branch_b']:.0f}/{m['batch/branch_c']:.0f} | entropy {m['policy/entropy']:.3f} kl "
-        f"{m['policy/kl_old']:.4f} clip {m['policy/clip_high'] + m['policy/clip_low']:.3f} grad {m['optimizer/grad_norm']:.2f} | len "
-        f"{m['response/tokens']:.1f} cut {m['response/truncated']:.0%} | {m['time/step']:.2f} s {m['speed/tokens']:,.0f} tok/s"
+        f"{m['batch/branch_a']:.0f}/{m['batch/branch_b']:.0f}/{m['batch/branch_c']:.0f} | entropy {m['policy/entropy']:.3f} "
+        f"kl {m['policy/kl_old']:.4f} clip {clipped:.3f} grad {m['optimizer/grad_norm']:.2f} | len {m['response/tokens']:.1f} "
+        f"cut {m['response/truncated']:.0%} | {m['time/step']:.2f} s {m['speed/tokens']:,.0f} tok/s"
     )
 
 
@@ -115,15 +117,17 @@ def readable(r: Rollout) -> dict[str, Any]:
     """A rollout as a JSON object for people."""
     return {
         "group": r.group, "response": r.text, "status": r.verdict.status, "label": r.verdict.label, "reward": r.reward,
-        "advantage": None if r.advantages is None else [round(float(a), 5) for a in r.advantages] if r.advantages.ndim else round(float(r.advantages), 5),
+        "advantage": np.round(np.asarray(r.advantages, dtype=np.float64), 5).tolist(),
         "tokens": r.length, "finish": r.sample.finish, "version": r.version, "detail": r.verdict.detail,
     }  # fmt: skip
 
 
 def before_after(before: dict[str, float], after: dict[str, float]) -> str:
     """A Markdown table of the held-out numbers before and after training."""
-    names = {"pass@1": "pass@1", "pass@k": f"pass@{before['k']}", "error_diversity": "error diversity", "no_answer": "no answer",
-             "truncated": "truncated", "mean_tokens": "tokens a response"}  # fmt: skip
+    names = {
+        "pass@1": "pass@1", "pass@k": f"pass@{before['k']}", "error_diversity": "error diversity", "no_answer": "no answer",
+        "truncated": "truncated", "mean_tokens": "tokens a response",
+    }  # fmt: skip
     rows = [f"| {'held out':<17} | before | after  | change  |", "|---|---|---|---|"]
     rows += [f"| {names[k]:<17} | {before[k]:<6.3f} | {after[k]:<6.3f} | {after[k] - before[k]:+.3f}  |" for k in names]
     return "\n".join(rows)

@@ -53,8 +53,8 @@ def model(hidden: int = 64, layers: int = 3, seed: int = 0) -> Qwen3ForCausalLM:
 
 
 def careless(answer: str, rng: random.Random) -> str:
-    """An answer as a careless teacher gives it: half of them have a slip, either a lost carry (always the same wrong answer) or one
-    digit that is off by one or two (many different ones)."""
+    """An answer as a careless teacher gives it: half of them have a slip, either a lost carry (always the same wrong answer)
+    or one digit that is off by one or two (many different ones)."""
     kind = rng.random()
     if kind < LOST_CARRY:
         return str(int(answer) - 10)

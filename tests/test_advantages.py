@@ -65,7 +65,9 @@ def test_grpo_by_hand():
 
 
 @pytest.mark.parametrize("strategy", [GRPO(), GRPO(std=False), DAPO(), PKPO(), EDAS(), EDAS(base=PKPO())])
-@pytest.mark.parametrize("g", [group("", 1), group("a", 0), group("aabb", 0), group("", 5), Group(np.array([]), np.array([], bool), [])])
+@pytest.mark.parametrize(
+    "g", [group("", 1), group("a", 0), group("aabb", 0), group("", 5), Group(np.array([]), np.array([], bool), [])]
+)
 def test_groups_without_signal_have_no_advantage(strategy, g):
     assert np.array_equal(strategy(g), np.zeros(len(g.rewards)))
 
@@ -244,7 +246,7 @@ def test_names_of_the_paper_compose():
 
 @pytest.mark.parametrize("name", ["grop", "edas", "dapo+edsa", "grpo+", "", "grpo+edas+edas", "dapo+entropy+edas", "grpo+dapo"])
 def test_bad_names_say_what_is_known(name):
-    with pytest.raises(ValueError, match="grpo.*dapo|twice|last"):
+    with pytest.raises(ValueError, match=r"grpo.*dapo|twice|last"):
         build(name)
 
 

@@ -38,15 +38,20 @@ def test_options_of_strategies():
 
 
 def test_what_is_saved_reads_back_to_the_same_config(tmp_path):
-    c = load(["--algorithm.estimator=pkpo", "--strategy.pkpo.k=4", "--rollout.stop=[\"\\n\", x]", "--data.chat_arguments={a: false}"])
+    c = load(
+        ["--algorithm.estimator=pkpo", "--strategy.pkpo.k=4", '--rollout.stop=["\\n", x]', "--data.chat_arguments={a: false}"]
+    )
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config.as_tree(c)))
     assert load([str(tmp_path / "config.yaml")]) == c
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"), [("--run.steps=7", 7), ("--optimizer.lr=3e-4", 3e-4), ("--eval.top_p=1", 1.0), ("--data.test=12", "12"),
+    ("value", "expected"),
+    [
+        ("--run.steps=7", 7), ("--optimizer.lr=3e-4", 3e-4), ("--eval.top_p=1", 1.0), ("--data.test=12", "12"),
                             ("--model.revision=null", None), ("--model.revision=1e5", "1e5"), ("--data.chat=false", False),
-                            ("--optimizer.betas=[0.8, 0.9]", [0.8, 0.9]), ("--data.system=a: b: c", "a: b: c")],
+        ("--optimizer.betas=[0.8, 0.9]", [0.8, 0.9]), ("--data.system=a: b: c", "a: b: c"),
+    ],
 )  # fmt: skip
 def test_values_take_the_type_of_their_option(value, expected):
     section, key = re.fullmatch(r"--(\w+)\.(\w+)=.*", value).groups()
@@ -115,16 +120,17 @@ def test_help_lists_every_option_with_default_and_meaning():
     text = config.help_text()
     rows = config.every_option()
     assert len(rows) > 60
-    for key, _, meaning in rows:
+    for key, _, about in rows:
         assert f"--{key}=" in text
-        assert len(meaning) > 5
-        assert meaning in text
+        assert len(about["help"]) > 5
+        assert about["help"] in text
     assert "--strategy.edas.kappa=2.0" in text
 
 
 def test_a_new_strategy_needs_one_class_and_one_line():
     # The registry is read when the config module is made; the section of each registered name is there.
-    assert {"grpo", "dapo", "pkpo", "edas", "entropy"} == {key.split(".")[1] for key, *_ in config.every_option() if key.startswith("strategy.")}  # fmt: skip
+    sections = {key.split(".")[1] for key, *_ in config.every_option() if key.startswith("strategy.")}
+    assert sections == {"grpo", "dapo", "pkpo", "edas", "entropy"}
 
 
 def test_plan_states_the_derived_sizes():

@@ -81,9 +81,14 @@ def test_problems_of_the_test_set_are_dropped_from_training_and_said(tmp_path, r
 
 @pytest.mark.parametrize(
     ("change", "says"),
-    [({"train": "no.jsonl"}, "no data file no.jsonl"), ({"prompt_column": "question"}, "row 1 has no column 'question' .*problem"),
-     ({"fact_columns": ["tests"]}, "'tests'"), ({"test_size": 20}, "too few"), ({"answer_pattern": "x(y"}, "regular expression"),
-     ({"answer_pattern": "####(.*)"}, "row 1: data.answer_pattern")],
+    [
+        ({"train": "no.jsonl"}, "no data file no.jsonl"),
+        ({"prompt_column": "question"}, "row 1 has no column 'question' .*problem"),
+        ({"fact_columns": ["tests"]}, "'tests'"),
+        ({"test_size": 20}, "too few"),
+        ({"answer_pattern": "x(y"}, "regular expression"),
+        ({"answer_pattern": "####(.*)"}, "row 1: data.answer_pattern"),
+    ],
 )  # fmt: skip
 def test_bad_data_is_named(tmp_path, rows, change, says):
     config = replace(dataset(write(tmp_path / "a.jsonl", rows), test_size=5), **change)
@@ -92,7 +97,8 @@ def test_bad_data_is_named(tmp_path, rows, change, says):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"), [("", "has no rows"), ('{"problem": "a", "answer": "1"}\n{"problem": ', "line 2"), ("[1]\n", "line 1"), ("\xff", "line 1|read")]
+    ("text", "says"),
+    [("", "has no rows"), ('{"problem": "a", "answer": "1"}\n{"problem": ', "line 2"), ("[1]\n", "line 1"), ("\xff", "read")],
 )  # fmt: skip
 def test_bad_files_are_named(tmp_path, text, says):
     (tmp_path / "a.jsonl").write_text(text, encoding="latin-1")

@@ -69,7 +69,10 @@ def test_the_gradient_does_not_depend_on_how_a_mini_batch_is_cut(lengths, aggreg
     parameter = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
 
     def loss(indices: list[int]) -> torch.Tensor:
-        parts = [weights[i] * clipped_surrogate(parameter * sequences[i], sequences[i], torch.full((lengths[i],), 1.0 + i), Clip()).loss for i in indices]  # fmt: skip
+        parts = []
+        for i in indices:
+            advantages = torch.full((lengths[i],), 1.0 + i)
+            parts.append(weights[i] * clipped_surrogate(parameter * sequences[i], sequences[i], advantages, Clip()).loss)
         return torch.cat(parts).sum()
 
     (whole,) = torch.autograd.grad(loss(list(range(len(lengths)))), parameter)

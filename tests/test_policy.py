@@ -105,7 +105,9 @@ def test_the_update_is_the_same_for_any_micro_batch_budget(ranks, checkpointing)
     rollouts = [rollout(rng.integers(0, 22, 5).tolist(), rng.integers(0, 22, n).tolist()) for n in (1, 9, 4, 4, 7, 2)]
     results = []
     for budget in (10_000, 40, 1):
-        config = load([f"--optimizer.micro_batch_tokens={budget}", f"--model.gradient_checkpointing={str(checkpointing).lower()}"])
+        config = load(
+            [f"--optimizer.micro_batch_tokens={budget}", f"--model.gradient_checkpointing={str(checkpointing).lower()}"]
+        )
         policy = Policy(config, ranks, len(TOK))
         for batch in policy.gradient_steps(rollouts):
             logps, _ = policy.log_probs(batch)
@@ -177,7 +179,7 @@ def test_learning_rate_by_hand():
 
 
 def test_models_that_cannot_be_used_are_named(tmp_path):
-    with pytest.raises(ConfigError, match="missing.*check that"):
+    with pytest.raises(ConfigError, match=r"missing.*check that"):
         load_model(ModelConfig(path=str(tmp_path / "missing")))
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"config\.json, weights"):

@@ -128,7 +128,12 @@ def test_saved_rollouts_are_for_reading(finished):
 
 
 def test_two_ranks_give_the_curve_of_one(tmp_path):
-    steps = ["--run.steps=3", "--rollout.prompts=6", "--algorithm.estimator=dapo+edas+entropy", "--algorithm.kl_coefficient=0.01"]
+    steps = [
+        "--run.steps=3",
+        "--rollout.prompts=6",
+        "--algorithm.estimator=dapo+edas+entropy",
+        "--algorithm.kl_coefficient=0.01",
+    ]
     run(*SMALL, *steps, "--run-dir", tmp_path / "one")
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29611")
     run(*SMALL, *steps, "--run-dir", tmp_path / "two", launcher=torchrun)
@@ -157,16 +162,21 @@ def test_every_estimator_runs_with_the_same_metrics(estimator, finished, tmp_pat
     [
         ["--rollout.carry_over=true", "--rollout.oversample=2", "--algorithm.correction=truncate"],
         ["--rollout.carry_over=true", "--rollout.oversample=2", "--algorithm.old_log_probs=sampler"],
-        ["--algorithm.epochs=2", "--algorithm.mini_batch_prompts=4", "--algorithm.aggregation=constant", "--algorithm.overlong_buffer=6"],
-        ["--algorithm.mini_batch_prompts=4", "--algorithm.entropy_coefficient=0.01", "--model.dtype=bfloat16", "--algorithm.correction=mask"],
-        ["--model.gradient_checkpointing=true", "--optimizer.micro_batch_tokens=64", "--rollout.max_sequences=4", "--optimizer.schedule=cosine"],
+        ["--algorithm.epochs=2", "--algorithm.mini_batch_prompts=4", "--algorithm.aggregation=constant",
+         "--algorithm.overlong_buffer=6"],
+        ["--algorithm.mini_batch_prompts=4", "--algorithm.entropy_coefficient=0.01", "--model.dtype=bfloat16",
+         "--algorithm.correction=mask"],
+        ["--model.gradient_checkpointing=true", "--optimizer.micro_batch_tokens=64", "--rollout.max_sequences=4",
+         "--optimizer.schedule=cosine"],
     ],
 )  # fmt: skip
 def test_documented_options_run_together(options, tmp_path):
     assert train.main(load([*SMALL, *options, "--run-dir", str(tmp_path / "out")])) == 0
     rows = metrics(tmp_path / "out")
     if "--rollout.carry_over=true" in options:
-        assert all(row["sampling/wasted_groups"] == row["sampling/groups"] * (1 - row["groups/informative"]) for row in rows[:1])
+        assert all(
+            row["sampling/wasted_groups"] == row["sampling/groups"] * (1 - row["groups/informative"]) for row in rows[:1]
+        )
         assert rows[1]["sampling/carried_groups"] > 0
 
 
@@ -219,7 +229,9 @@ def test_bad_input_exits_with_2_in_one_sentence(tmp_path, capsys, monkeypatch):
     (tmp_path / "used" / "metrics.jsonl").write_text("mine")
     (tmp_path / "file").write_text("")
     (tmp_path / "empty.jsonl").write_text("")
-    (tmp_path / "rows.jsonl").write_text(json.dumps({"problem": "1*2=", "answer": "2"}) + "\n" + json.dumps({"problem": "3*2=", "answer": "6"}))
+    (tmp_path / "rows.jsonl").write_text(
+        json.dumps({"problem": "1*2=", "answer": "2"}) + "\n" + json.dumps({"problem": "3*2=", "answer": "6"})
+    )
     data = ["--data.task=dataset", "--data.test_size=1"]
     cases = {
         "no data file": [*data, "--data.train=gone.jsonl"],
@@ -276,7 +288,8 @@ def smollm2(tmp_path_factory):
 
 
 def test_a_pretrained_model_on_four_shot_arithmetic(smollm2, tmp_path):
-    few = ["--run.steps=1", "--rollout.prompts=2", "--rollout.samples=6", "--algorithm.mini_batch_prompts=2", "--eval.problems=4",
+    few = ["--run.steps=1", "--rollout.prompts=2", "--rollout.samples=6", "--algorithm.mini_batch_prompts=2",
+           "--eval.problems=4",
            "--eval.samples=2", "--eval.k=2", "--rollout.max_generation_batches=4", f"--model.path={smollm2}"]  # fmt: skip
     run(ROOT / "configs" / "smollm2-fewshot.yaml", *few, "--run-dir", tmp_path / "out")
     (row,) = metrics(tmp_path / "out")

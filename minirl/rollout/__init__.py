@@ -50,8 +50,8 @@ class Engine(Protocol):
 @dataclass
 class Rollout:
     """A sample with its place in the run. group: draw number of its prompt, the only thing groups are formed by; version:
-    optimizer steps of the policy that sampled it; old_log_probs, entropies, reference_log_probs: float32[T], nats, of the trainer
-    before the update and of the reference model; advantages: float64[T] or one number for all tokens."""
+    optimizer steps of the policy that sampled it; old_log_probs, entropies, reference_log_probs: float32[T], nats, of the
+    trainer before the update and of the reference model; advantages: float64[T] or one number for all tokens."""
 
     group: int
     prompt_ids: list[int]

@@ -112,12 +112,12 @@ def fill_batch(
     sampling = Sampling(r.samples, r.temperature, r.max_response_tokens)
     kept, generated = list(carried), Groups()
     dynamic = config.algorithm.recipe.dynamic_sampling
-    expected = 1 / r.oversample  # share of groups that will be kept
+    expected = 1 / r.oversample if dynamic else 1.0  # share of groups that will be kept
     for _ in range(r.max_generation_batches if dynamic else 1):
         missing = r.prompts - len(kept)
         if missing <= 0:
             break
-        drawn = order.draw(min(ceil(missing / expected), 2 * r.prompts))
+        drawn = order.draw(min(ceil(missing / expected), ceil(max(2, r.oversample) * r.prompts)))
         groups = sampler.groups([prompts[i] for _, i in drawn], [number for number, _ in drawn], sampling, version)
         for rollout in (rollout for group in groups for rollout in group):
             rollout.reward += losses.overlong_penalty(rollout.length, r.max_response_tokens, config.algorithm.overlong_buffer)

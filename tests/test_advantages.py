@@ -286,3 +286,27 @@ def test_signal_is_both_right_and_wrong_among_the_judged():
     assert not has_signal(group("ab", 0))
     assert not has_signal(group("", 3))
     assert not has_signal(Group(np.array([nan, 1.0]), np.array([False, True]), ["", ""]))
+
+
+def test_the_documented_new_estimator_works(tmp_path):
+    import re
+    import shutil
+    import subprocess
+    import sys
+
+    from conftest import ROOT
+
+    text = (ROOT / "docs" / "algorithms.md").read_text()
+    block = re.search(r"```python\n# minirl/advantages\.py\n(.*?)```", text, re.DOTALL).group(1)
+    shutil.copytree(ROOT / "minirl", tmp_path / "minirl", ignore=shutil.ignore_patterns("__pycache__"))
+    file = tmp_path / "minirl" / "advantages.py"
+    source = file.read_text()
+    (line,) = re.findall(r"^BASES.*\n", source, re.MULTILINE)
+    file.write_text(source.replace(line, block.replace("BASES =", "BASES: dict[str, Any] =")))
+    program = (
+        "from minirl.config import load; import numpy as np; from minirl.advantages import Group\n"
+        "s = load(['--algorithm.estimator=maxrl+edas', '--strategy.maxrl.floor=0.2']).build_strategy()\n"
+        "print(s.base.floor, s.base(Group(np.array([1., 0, 0, 0]), np.array([1, 0, 0, 0], bool), list('rabc'))).tolist())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "0.2 [3.0, -1.0, -1.0, -1.0]"

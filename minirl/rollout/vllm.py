@@ -1,0 +1,164 @@
+"""The engine for real runs: vLLM inside this process, one engine a rank (or a group of ranks with tensor parallelism).
+
+Promises: token ids in and out; every sampling field is set here and none comes from the model's generation_config; log-probs are
+of the distribution really sampled from; ids beyond the tokenizer are never sampled; after `sync` nothing of older weights is left.
+Everything that depends on vLLM's version is in this file. Known to work: vLLM 0.26 (torch 2.11) and 0.32 (torch 2.13).
+"""
+
+import importlib.metadata
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from minirl.config import Config, ConfigError
+from minirl.distributed import Ranks
+from minirl.rollout import LENGTH, STOP, Sample, Sampling
+
+KNOWN = ((0, 26), (0, 32))  # first and last minor version that this file was written for
+
+
+def import_vllm() -> Any:
+    """The vllm module, set up to run in this process. ConfigError with the remedy when it is missing."""
+    # Read by vLLM at import. A separate engine process would serialise every token and log-prob.
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    if not torch.cuda.is_available():
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB
+        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+    try:
+        import vllm
+    except ImportError as error:
+        raise ConfigError(
+            f"rollout.engine=vllm needs vLLM, which does not import ({error}): pip install 'minirl[gpu]', or set "
+            "rollout.engine=transformers, which needs no vLLM"
+        ) from None
+    if not torch.cuda.is_available():
+        # oneDNN repacks linear weights, after which weights loaded in place are silently ignored.
+        import vllm._custom_ops as ops
+
+        ops._supports_onednn = False
+    return vllm
+
+
+def version_note() -> str | None:
+    """A sentence when the installed vLLM is not one that is known to work."""
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            text = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        minor = tuple(int(part) for part in text.split(".")[:2])
+        if not KNOWN[0] <= minor <= KNOWN[1]:
+            return f"vLLM {text} is outside the versions known to work (0.26 to 0.32): watch policy/gap_mean"
+        return None
+    return None
+
+
+class VllmEngine:
+    """See `Engine`. source: model folder or Hub name that the engine starts from; ends: stop ids; vocabulary: ids from there on
+    belong to no token; longest_prompt, longest_response: tokens, which fix the engine's context."""
+
+    def __init__(
+        self, config: Config, ranks: Ranks, source: str, ends: Sequence[int], vocabulary: int, longest_prompt: int,
+        longest_response: int,
+    ) -> None:  # fmt: skip
+        vllm = import_vllm()
+        v = config.rollout.vllm
+        self.ends, self.sampling_params, self.tensor_parallel = list(ends), vllm.SamplingParams, v.tensor_parallel
+        gpu = torch.cuda.is_available()
+        self.sleeps = gpu and v.sleep
+        more: dict[str, Any] = {"enable_sleep_mode": True} if self.sleeps else {}
+        try:
+            self.llm = vllm.LLM(
+                model=source, revision=config.model.revision, skip_tokenizer_init=True, dtype=config.model.dtype, seed=0,
+                max_model_len=longest_prompt + longest_response, max_num_seqs=config.rollout.max_sequences,
+                gpu_memory_utilization=v.gpu_memory_utilization, enforce_eager=not gpu or v.enforce_eager,
+                tensor_parallel_size=v.tensor_parallel, enable_prefix_caching=True, generation_config="vllm",
+                logprobs_mode="processed_logprobs", disable_log_stats=True,
+                distributed_executor_backend="external_launcher" if v.tensor_parallel > 1 else "uni", **more,
+            )  # fmt: skip
+        except (RuntimeError, ValueError, torch.OutOfMemoryError) as error:
+            raise ConfigError(
+                f"vLLM does not start: {' '.join(str(error).split())[:400]}; lower rollout.vllm.gpu_memory_utilization "
+                f"(now {v.gpu_memory_utilization}), rollout.max_sequences or the lengths"
+            ) from error
+        self.engine = self.llm.llm_engine
+        self.model = self.engine.model_executor.driver_worker.worker.model_runner.model
+        compute = self.model.compute_logits
+
+        def without_padding(hidden: torch.Tensor) -> torch.Tensor:
+            logits = compute(hidden)
+            if logits is not None:
+                logits[..., vocabulary:] = -torch.inf
+            return logits
+
+        self.model.compute_logits = without_padding
+        self.asleep = False
+        self.requests = 0
+
+    def generate(
+        self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[int]
+    ) -> Iterator[tuple[int, list[Sample]]]:
+        """See `Engine.generate`. A group comes as soon as its last sample is finished."""
+        places = {}
+        for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
+            name = str(self.requests)
+            self.requests += 1
+            places[name] = i
+            self.engine.add_request(name, {"prompt_token_ids": prompt}, self.parameters(sampling, seed))
+        while self.engine.has_unfinished_requests():
+            for output in self.engine.step():
+                if output.finished:
+                    # 0.32 appends a random suffix to the request's name
+                    place = places[output.request_id.split("-")[0]]
+                    yield place, [self.sample(completion) for completion in output.outputs]
+
+    def parameters(self, sampling: Sampling, seed: int) -> Any:
+        """vLLM's SamplingParams, every field that shapes the distribution given."""
+        fields: dict[str, Any] = {
+            "n": sampling.samples, "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k,
+            "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "seed": seed,
+            "stop": None, "stop_token_ids": self.ends, "ignore_eos": False, "max_tokens": sampling.max_tokens,
+            "min_tokens": 0, "logprobs": 0, "detokenize": False, "flat_logprobs": True, "logit_bias": None, "bad_words": None,
+        }  # fmt: skip
+        if hasattr(self.sampling_params, "watermarking"):
+            fields["watermarking"] = False
+        params = self.sampling_params(**fields)
+        final_only = type(params.output_kind).FINAL_ONLY
+        params.output_kind = final_only
+        return params
+
+    @staticmethod
+    def sample(completion: Any) -> Sample:
+        """A Sample of vLLM's CompletionOutput; RuntimeError when a log-prob is not that of the sampled token."""
+        ids = np.asarray(completion.token_ids, dtype=np.int32)
+        starts = np.asarray(completion.logprobs.start_indices, dtype=np.int64)
+        if len(starts) != len(ids) or not np.array_equal(np.asarray(completion.logprobs.token_ids)[starts], ids):
+            raise RuntimeError("vLLM gave log-probs of other tokens than the sampled ones: this version is not supported")
+        log_probs = np.asarray(completion.logprobs.logprobs, dtype=np.float32)[starts]
+        if completion.finish_reason not in (STOP, LENGTH):
+            raise RuntimeError(f"vLLM ended a response for the reason {completion.finish_reason!r}: the engine is not healthy")
+        return Sample(ids, log_probs, completion.finish_reason)
+
+    def sync(self, buckets: Iterator[list[tuple[str, torch.Tensor]]]) -> None:
+        """Loads new weights, bucket by bucket, into the engine's own model and forgets every cached prefix."""
+        if self.asleep:
+            self.llm.wake_up(tags=["weights"])
+        for bucket in buckets:
+            self.model.load_weights(iter(bucket))
+        if self.asleep:
+            self.llm.wake_up(tags=["kv_cache"])
+            self.asleep = False
+        # The prefix cache holds keys and values of the old weights, also through a sleep (vLLM #17103).
+        if not self.llm.reset_prefix_cache():
+            raise RuntimeError("vLLM did not drop its prefix cache: requests are still running")
+
+    def sleep(self) -> None:
+        """Gives the GPU's memory to the trainer, where the platform can; the weights are dropped and come back with `sync`."""
+        if self.sleeps and not self.asleep:
+            self.llm.sleep(level=2)
+            self.asleep = True

@@ -12,8 +12,8 @@ from functools import lru_cache
 from itertools import product
 
 from minirl.verify import values
-from minirl.verify.clean import THOUSANDS, clean, split, strip, without_unit
-from minirl.verify.latex import Node, Unreadable, add, integer, mul, negative, number, parse
+from minirl.verify.clean import clean, split, strip, without_commas, without_unit
+from minirl.verify.latex import MAX_DEPTH, Node, Unreadable, add, integer, mul, negative, number, parse
 from minirl.verify.values import Undefined, Unbounded, Value
 
 MAX_LENGTH = 20_000  # characters of an answer that is read; longer ones are compared as text
@@ -42,8 +42,10 @@ BASE = re.compile(r"([0-9A-F]+)\s*_\s*\{?\s*(\d{1,2})\s*\}?")
 CLOCK = re.compile(r"\d{1,2}:[0-5]\d")
 MATRIX = re.compile(r"\\begin\s*\{([pbvBV]?matrix|array|smallmatrix)\}(?:\s*\{[clr|\s]*\})?(.*?)\\end\s*\{\1\}")
 LETTER = r"(?:\\Delta ?)?(?:\\(?!frac|sqrt|text|sin|cos|tan|log|ln)[a-zA-Z]+|[A-Za-z])'*(?:_(?:\{[^{}]*\}|\w))?'*"
+PRODUCT = re.compile(r"[abcd]{2,4}|[xyz]{2,3}|[pqrs]{2,4}")  # letters side by side that are factors, not a word
 NAME = re.compile(
-    rf"(?:{LETTER}(?:\([^()=<>]*\))?|\|?[A-Z]{{2,}}\|?|\|{LETTER}\||\\(?:angle|triangle)[A-Z]+|(?:\\text\{{)?[A-Za-z]{{3,}}\}}?(?:\([^()]*\))?)"
+    rf"(?P<head>{LETTER})(?:\([^()=<>]*\))?|\|?[A-Z]{{2,}}\|?|m?\\(?:angle|triangle)[A-Z]+"
+    rf"|(?!(?:{PRODUCT.pattern})$)(?:\\text\{{)?[A-Za-z]{{3,}}\}}?(?:\([^()]*\))?"
 )
 LOGIC_WORDS = {"sin", "cos", "tan", "log", "sqrt", "exp", "abs", "pi", "infty", "oo", "inf", "infinity", "ln"}
 
@@ -51,7 +53,7 @@ LOGIC_WORDS = {"sin", "cos", "tan", "log", "sqrt", "exp", "abs", "pi", "infty", 
 def text_tree(text: str) -> Tree:
     """An answer compared as text: spaces do not count, nor does case in words of three letters and more."""
     squeezed = re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", text)
-    squeezed = re.sub(r"\s+", "", strip(squeezed)).replace("\\,", "")
+    squeezed = re.sub(r"\s+", "", squeezed)
     squeezed = re.sub(r"(?<![A-Za-z\\])[A-Za-z]{3,}", lambda m: m.group().lower(), squeezed)
     if len(squeezed) > 200:
         squeezed = squeezed[:100] + "#" + hashlib.sha256(squeezed.encode("utf-8", "surrogatepass")).hexdigest()[:24]
@@ -70,7 +72,7 @@ def value_tree(found: list[Value | None]) -> Tree:
     if all(value is None for value in found):
         raise Unreadable("no value")
     prints = ["undefined" if value is None else values.fingerprint(value) for value in found]
-    if len(set(prints)) == 1 and found[0] is not None:
+    if len(set(prints)) == 1 and found[0] is not None:  # a constant, although there may be variables in it
         return Tree("number", prints[0], value=found[0])
     return Tree("expression", "expression:" + "|".join(prints))
 
@@ -177,14 +179,27 @@ def complement(parts: list[Interval]) -> list[Interval]:
 # Equations and inequalities.
 
 
+def single_name(text: str) -> bool:
+    """Whether the text names one quantity: x, a_3, f(x), AB, |AB|, \\angle ABC, Area."""
+    return NAME.fullmatch(text) is not None and text.lower() not in {*LOGIC_WORDS, "e", "i", r"\pi", r"\infty"}
+
+
 def lone_name(text: str) -> str | None:
-    """The text without spaces if it names one quantity: x, a_3, f(x), |AB|, S_1:S_2, (p,q), \\frac{NO}{BO}."""
+    """The text without spaces if it names one quantity, or several in a ratio, fraction or tuple: S_1:S_2, (p,q)."""
     squeezed = re.sub(r"\s+", "", text)
     inside = squeezed[1:-1] if squeezed[:1] == "(" and squeezed[-1:] == ")" else squeezed
     fraction = re.fullmatch(r"\\frac\{([^{}]*)\}\{([^{}]*)\}", inside)
     parts = list(fraction.groups()) if fraction else re.split(r"[,:](?![^({]*[)}])", inside)
-    named = all(NAME.fullmatch(part) and part.lower() not in LOGIC_WORDS for part in parts)
-    return squeezed if named and squeezed not in ("e", "i", r"\pi", r"\infty") else None
+    return squeezed if all(map(single_name, parts)) else None
+
+
+def mentions(value: str, name: str) -> bool:
+    """Whether the quantity named stands in the value: x = x^2 defines nothing."""
+    match = NAME.fullmatch(name)
+    head = (match and match.group("head")) or name
+    return head in (
+        re.sub(r"\\[a-zA-Z]+|sqrt|sin|cos|tan|log|exp|pi", " ", value) if len(head) == 1 else value.replace(" ", "")
+    )
 
 
 def isolated(node: Node, name: str) -> list[Value | None] | None:
@@ -192,19 +207,21 @@ def isolated(node: Node, name: str) -> list[Value | None] | None:
     found: list[Value | None] = []
     slopes = []
     for point in values.POINTS:
-        at = []
-        for position_ in (0, 1, 2):
-            place = Fraction(position_)
-            at.append(values.Evaluator(lambda n, place=place, point=point: place if n == name else point(n))(node))  # type: ignore[misc]
-        slope = values.Evaluator(point).total([at[1], -at[0]])
-        if slope == 0 or values.Evaluator(point).total([at[2], -at[1], -slope]) != 0:
+        places = [Fraction(0), Fraction(1), values.positive_point("place"), values.negative_point("place")]
+        at = [
+            values.Evaluator(lambda n, place=place, point=point: place if n == name else point(n))(node)  # type: ignore[misc]
+            for place in places
+        ]
+        total = values.Evaluator(point).total
+        slope = total([at[1], -at[0]])
+        if slope == 0:
             return None
+        for place, value in zip(places[2:], at[2:], strict=True):  # on one line with the first two?
+            if total([values.real(value), values.real(-at[0]), -values.real(slope) * place]) != 0:
+                return None
         slopes.append(values.fingerprint(slope))
-        found.append(
-            -at[0] / slope
-            if isinstance(slope, Fraction) and isinstance(at[0], Fraction)
-            else values.real(-at[0]) / values.real(slope)
-        )
+        exact = isinstance(slope, Fraction) and isinstance(at[0], Fraction)
+        found.append(-at[0] / slope if exact else values.real(-at[0]) / values.real(slope))
     return found if slopes[0] == slopes[1] else None
 
 
@@ -223,6 +240,8 @@ def solved(node: Node) -> Tree | None:
 
 def proportional(node: Node, sign_matters: bool) -> str:
     """Text equal for trees that are the same up to a constant factor (a positive one if the sign matters)."""
+    if not values.symbols(node):
+        raise Unreadable("relation between constants")
     try:
         found = values.values_at_points(node)
     except Unbounded:
@@ -235,13 +254,14 @@ def proportional(node: Node, sign_matters: bool) -> str:
 
 
 def equation(left: str, right: str) -> Tree:
-    for name, value in ((left, right), (right, left)):
-        lone = lone_name(name)
-        letters = set(re.findall(r"[A-Za-z]+", re.sub(r"\([^()]*\)$", "", lone or "")))
-        if lone and not (letters & set(re.findall(r"[A-Za-z]+", value)) and len(lone) < 9):
-            if lone in ("x", "y", "z") and re.search(r"(?<![A-Za-z\\])[xyz]", value):
-                break  # a line or a plane: its own normal form
-            return element(value)
+    """A name on one side: the value on the other; else an equation up to a constant factor, solved if it is linear."""
+    names = lone_name(left), lone_name(right)
+    for name, value, other in ((names[0], right, names[1]), (names[1], left, names[0])):
+        if not name or mentions(value, name) or (other and "(" not in name):
+            continue
+        if name in ("x", "y", "z") and any(mentions(value, letter) for letter in "xyz"):
+            continue  # a line or a plane
+        return element(value)
     node = add(parse(left), negative(parse(right)))
     return solved(node) or Tree("relation", "equation:" + proportional(node, sign_matters=False))
 
@@ -252,7 +272,7 @@ FLIP = {"<": ">", ">": "<", "≤": "≥", "≥": "≤", "≠": "≠"}
 def inequality(left: str, sign: str, right: str) -> Tree:
     """One comparison: a part of the real line when it is linear in one variable, else a relation."""
     for name, value, direction in ((left, right, sign), (right, left, FLIP[sign])):
-        if lone_name(name):
+        if single_name(re.sub(r"\s+", "", name)):
             bound = element(value)
             if bound.kind in ("number", "infinity"):
                 return half_line(bound, direction)
@@ -347,7 +367,7 @@ def bracketed(text: str) -> Tree | None:
             if opening == r"\{" and (built := re.split(r"\\mid|\||(?<=[a-zA-Z ]):", inside, maxsplit=1))[1:]:
                 return element(built[1])  # {x | condition}
             if re.search(r",\s", inside):  # in "1,000, 2,000" only the commas before a space separate
-                inside = THOUSANDS.sub(lambda m: m.group().replace(",", ""), inside)
+                inside = without_commas(inside)
             pieces, _ = split(inside, re.compile(r"[,;]"))
             if len(pieces) > MAX_ITEMS:
                 raise Unreadable("too many elements")
@@ -415,7 +435,7 @@ def element(text: str) -> Tree:
         if radix == "10" and digits.isdigit():
             return number_tree(Fraction(integer(digits)))
         return Tree("text", f"base {radix}: {digits.lstrip('0') or '0'}")
-    return expression_tree(parse(THOUSANDS.sub(lambda m: m.group().replace(",", ""), text)))
+    return expression_tree(parse(without_commas(text)))
 
 
 def union(pieces: list[str], signs: list[str]) -> Tree:
@@ -463,7 +483,7 @@ def words(text: str, wrapped: bool) -> Tree | None:
     found = re.findall(r"[A-Za-z]+", text)
     if any(word in LOGIC_WORDS or word in ("arcsin", "arccos", "arctan") for word in found):
         return None
-    if re.fullmatch(r"[abcd]{2,4}|[xyz]{2,3}|[pqrs]{2,4}", text) and not wrapped:  # a product
+    if PRODUCT.fullmatch(text) and not wrapped:
         return None
     if wrapped and len(text) > 1 or max(map(len, found)) >= 3 or text.lower() == "no":
         return Tree("text", "text:" + re.sub(r"[\s.]+", "", text).lower())
@@ -520,30 +540,36 @@ def record(pieces: list[str]) -> Tree:
     return sequence_tree([element(value) for _, value in pairs])
 
 
+def nesting(text: str) -> int:
+    """The deepest nesting of brackets."""
+    level = deepest = 0
+    for match in re.finditer(r"[(\[{]|[)\]}]", text):
+        level += 1 if match.group() in "([{" else -1
+        deepest = max(deepest, level)
+    return deepest
+
+
 def read(answer: str) -> Tree:
     """The tree of an answer; what cannot be read is text. Never raises, and never takes a part for the whole."""
-    if len(answer) > MAX_LENGTH:
+    if len(answer) > MAX_LENGTH or nesting(answer) > MAX_DEPTH:
         return text_tree(answer)
     stripped = answer.strip()
     if INTEGER.fullmatch(stripped):
         return number_tree(Fraction(int(stripped)))
     text = clean(answer)
-    text = (
-        THOUSANDS.sub(lambda m: m.group().replace(",", ""), text)
-        if "(" not in text and "[" not in text and "{" not in text
-        else text
-    )
+    if not re.search(r"[(\[{]", text):
+        text = without_commas(text)
     try:
         return whole(text)
     except (Unreadable, Unbounded, Undefined):
         return text_tree(text)
 
 
-@lru_cache(maxsize=16_384)
 def canonical_key(answer: str) -> str:
     """Text that two answers share exactly when the default grader calls them equal. Never starts with "<"."""
+    return cached_key(answer) if len(answer) <= 500 else read(answer).key
+
+
+@lru_cache(maxsize=16_384)
+def cached_key(answer: str) -> str:
     return read(answer).key
-
-
-def readable(answer: str) -> bool:
-    return read(answer).kind != "text"

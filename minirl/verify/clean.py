@@ -4,6 +4,7 @@ Only spelling is changed here, by regular expressions that run in linear time; t
 """
 
 import re
+from collections.abc import Callable
 
 SIGNS = str.maketrans(
     {"−": "-", "–": "-", "×": "*", "·": "*", "⋅": "*", "÷": "/", "≤": "≤", "≥": "≥", "⩽": "≤", "⩾": "≥", "，": ",", "；": ";",
@@ -37,7 +38,7 @@ COMMAND = re.compile(r"\\([a-zA-Z]+)\*?")
 GLUED_SPACE = re.compile(r"\\q?quad(?=[a-zA-Z])")
 DOUBLED = re.compile(r"\\\\(?=[a-zA-Z{}%$])")
 SPACES = re.compile(r"(?<!\\)\\[,;:> ]|~")
-REWRITES = [
+REWRITES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"(?<!\\)\\!\s*"), ""),
     (re.compile(r"\s*\{\s*,\s*\}\s*"), ","),  # 1{,}000
     (re.compile(r"(\d)(?:\\[,;: ]|~)+(?=\d{3}(?!\d))"), r"\1"),  # 1\,000
@@ -46,6 +47,7 @@ REWRITES = [
     (re.compile(r"\\%|％"), "%"),
     (re.compile(r"\^\s*(?:\\circ|\{\s*\\circ\s*\})"), "°"),
     (re.compile(r"\\text\s*\{\s*,?\s*(and|or|degrees?|percent|pct|hundred|thousand|[mbtr]+illion)\s*\}"), r" \1 "),
+    (re.compile(r"(?<![\d.])(\d{1,3}(?: \d{3})+)(?![\d/.,])"), lambda m: m.group().replace(" ", "")),  # 10 000
     (re.compile(r"\*\*"), "^"),
     (re.compile(r"<=|=<"), "≤"),
     (re.compile(r">="), "≥"),
@@ -54,6 +56,7 @@ REWRITES = [
     (re.compile(r"(?<=[\d)}.])\s*(?:%|percent(?:age)?(?: points?)?\b|pct\b)"), ""),
     (re.compile(r"(?<=[\d)}])\s*degrees?\b|°\s*[CF]\b"), "°"),
 ]
+WRAPPER = re.compile(r"\\(?:boxed|fbox|text(?=\s*\{[^{}]*[^{}A-Za-z]))\s*\{")
 THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?!\d|,\d)")
 MULTIPLIERS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 MULTIPLIER = re.compile(r"(?<=[\d})])\s*(hundred|thousand|million|billion|trillion)\b")
@@ -72,7 +75,7 @@ UNIT = re.compile(
 
 def clean(text: str) -> str:
     """The answer with one spelling for each sign: "$\\dfrac{1}{2}\\%.$" -> "\\frac{1}{2}". Never raises."""
-    text = text.translate(SIGNS)
+    text = " ".join(text.translate(SIGNS).split())
     if "\\" in text:
         if r"\begin" not in text:
             text = DOUBLED.sub(r"\\", text)
@@ -99,6 +102,9 @@ def strip(text: str) -> str:
                 text = text[:-2]
         if text[:1] == "{" and matching(text, 0) == len(text) - 1:
             text = text[1:-1]
+        if wrapper := WRAPPER.match(text):
+            if matching(text, wrapper.end() - 1) == len(text) - 1:
+                text = text[wrapper.end() : -1]
         if text == before:
             return text
 
@@ -111,6 +117,11 @@ def matching(text: str, start: int) -> int:
         if level == 0:
             return start + match.start()
     return -1
+
+
+def without_commas(text: str) -> str:
+    """ "1,234,567" -> "1234567"; "1,23" and "12, 345" stay."""
+    return THOUSANDS.sub(lambda m: m.group().replace(",", ""), text)
 
 
 def without_unit(text: str) -> str:

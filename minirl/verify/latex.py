@@ -95,7 +95,7 @@ def tokens(text: str) -> list[str]:
         kind = match.lastgroup
         piece = match.group(kind) if kind else ""
         if kind != "word":
-            found.append(UNICODE_GREEK.get(piece) and "\\" + UNICODE_GREEK[piece] or piece)
+            found.append("\\" + UNICODE_GREEK[piece] if piece in UNICODE_GREEK else piece)
         while kind == "word" and piece:
             word = next((w for w in WORDS if piece.startswith(w)), None)
             found.append("\\" + word if word else piece[0])
@@ -160,21 +160,28 @@ class _Parser:
 
     def mixed(self, whole: Node) -> Node | None:
         """2\\frac{1}{3} and 2 1/3 are mixed numbers; None when the next factor does not make one."""
-        previous = self.tokens[self.at - 1]
-        if whole[0] != "num" or not previous.isdigit():
+        if whole[0] != "num" or not self.tokens[self.at - 1].isdigit():
             return None
+        start = self.at
         if self.peek() == r"\frac":
-            start = self.at
             self.take()
             above, below = self.argument(), self.argument()
-            if above[0] == below[0] == "num" and self.peek() not in ("^", "!"):
-                return ("num", whole[1] + above[1] / below[1]) if below[1] else None
+            if above[0] == below[0] == "num" and below[1] and self.peek() not in ("^", "!"):
+                return ("num", whole[1] + above[1] / below[1])
             self.at = start
-        elif self.tokens[self.at + 1 : self.at + 2] == ["/"] and self.peek().isdigit():
-            above, _, below = (self.tokens[self.at : self.at + 3] + [""])[:3]
-            if below.isdigit() and int(below[:9]):
-                self.at += 3
-                return ("num", whole[1] + Fraction(integer(above), integer(below)))
+        elif self.peek()[:1].isdigit():
+            above_below = self.tokens[start : start + 3]
+            if (
+                above_below[1:2] != ["/"]
+                or not all(part.isdigit() for part in above_below[::2])
+                or len(above_below) < 3
+            ):
+                raise Unreadable("two numbers side by side")
+            self.at += 3
+            below_value = integer(above_below[2])
+            if below_value:
+                return ("num", whole[1] + Fraction(integer(above_below[0]), below_value))
+            raise Unreadable("division by zero")
         return None
 
     def power(self) -> Node:
@@ -249,13 +256,17 @@ class _Parser:
     def group(self, opening: str) -> Node:
         self.expect(opening)
         outside, self.in_bars = self.in_bars, opening == "|"
-        node = self.expression()
-        if opening == "{" and self.peek() == r"\choose":
-            self.take()
-            node = ("fn", "binom", node, self.expression())
+        node = self.chosen(self.expression())
         self.in_bars = outside
         self.expect(CLOSING[opening])
         return node
+
+    def chosen(self, node: Node) -> Node:
+        """5 \\choose 2"""
+        if self.peek() != r"\choose":
+            return node
+        self.take()
+        return ("fn", "binom", node, self.expression())
 
     def atom(self) -> Node:
         self.depth += 1
@@ -373,7 +384,7 @@ class _Parser:
 def parse(text: str) -> Node:
     """The tree of a whole expression. Raises Unreadable."""
     parser = _Parser(text)
-    node = parser.expression()
+    node = parser.chosen(parser.expression())
     if parser.peek():
         raise Unreadable(f"unexpected {parser.peek()!r}")
     return node

@@ -38,7 +38,7 @@ RELATION = re.compile(r"[=<>≤≥≠≈]")
 UNION = re.compile(r"∪|∖|∩|(?<=[)\]}])\s*U\s*(?=[(\[\\{])")
 COLON = re.compile(r":")
 WORDS = re.compile(r"[A-Za-z][A-Za-z .'\-]*")
-BASE = re.compile(r"([0-9A-F]+)\s*_\s*\{?\s*(\d{1,2})\s*\}?")
+BASE = re.compile(r"((?=[A-F]*\d)[0-9A-F]+)\s*_\s*\{?\s*(\d{1,2})\s*\}?")
 CLOCK = re.compile(r"\d{1,2}:[0-5]\d")
 MATRIX = re.compile(r"\\begin\s*\{([pbvBV]?matrix|array|smallmatrix)\}(?:\s*\{[clr|\s]*\})?(.*?)\\end\s*\{\1\}")
 LETTER = r"(?:\\Delta ?)?(?:\\(?!frac|sqrt|text|sin|cos|tan|log|ln)[a-zA-Z]+|[A-Za-z])'*(?:_(?:\{[^{}]*\}|\w))?'*"
@@ -181,7 +181,7 @@ def complement(parts: list[Interval]) -> list[Interval]:
 
 def single_name(text: str) -> bool:
     """Whether the text names one quantity: x, a_3, f(x), AB, |AB|, \\angle ABC, Area."""
-    return NAME.fullmatch(text) is not None and text.lower() not in {*LOGIC_WORDS, "e", "i", r"\pi", r"\infty"}
+    return NAME.fullmatch(text) is not None and text not in {*LOGIC_WORDS, "e", "i", r"\pi", r"\infty"}
 
 
 def lone_name(text: str) -> str | None:
@@ -196,7 +196,7 @@ def lone_name(text: str) -> str | None:
 def mentions(value: str, name: str) -> bool:
     """Whether the quantity named stands in the value: x = x^2 defines nothing."""
     match = NAME.fullmatch(name)
-    head = (match and match.group("head")) or name
+    head = ((match and match.group("head")) or name).rstrip("'")
     return head in (
         re.sub(r"\\[a-zA-Z]+|sqrt|sin|cos|tan|log|exp|pi", " ", value) if len(head) == 1 else value.replace(" ", "")
     )

@@ -63,7 +63,7 @@ MULTIPLIER = re.compile(r"(?<=[\d})])\s*(hundred|thousand|million|billion|trilli
 # A unit follows a number, a bracket or pi, at the end: any \text{...}, a known abbreviation, or words of three letters
 # and more with a vowel. One letter, as in 0.64N, is a variable.
 ABBREVIATION = (
-    r"(?:mm|cm|dm|km|mg|kg|ml|mL|ft|in|lbs?|oz|mph|kmh|hrs?|mins?|secs?|sq|cu|Hz|kHz|dB|kJ|eV|mol|nm|USD|rad|deg|pm|am|"
+    r"(?:mm|cm|dm|km|mg|kg|ml|mL|ft|in|lbs?|oz|mph|kmh|hrs?|mins?|secs?|sq|cu|Hz|kHz|dB|kJ|eV|mol|nm|USD|rad|deg|"
     r"m/s|km/h|m/min|ft/s|mi/h|kg/m)"
 )
 WORD = r"(?!(?:sqrt|sin|cos|tan|log|exp|and|or|pi|abs|infty|inf|oo)\b)(?=[A-Za-z]*[aeiouy])[A-Za-z]{3,}"

@@ -29,9 +29,10 @@ GREEK = (
     "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau "
     "upsilon phi varphi chi psi omega"
 ).split()
+LETTER_FUNCTIONS = frozenset("f g h F G phi varphi Phi psi Psi Gamma zeta".split())
 WORDS = sorted({*FUNCTIONS, *GREEK, "pi", "infty", "inf", "oo", "infinity", "binom"}, key=len, reverse=True)
 ACCENTS = frozenset(
-    r"\overline \vec \hat \bar \tilde \mathbb \mathcal \mathbf \overrightarrow \boldsymbol \underline".split()
+    r"\overline \dot \ddot \widehat \mathfrak \vec \hat \bar \tilde \mathbb \mathcal \mathbf \overrightarrow \boldsymbol \underline".split()
 )
 UNSUPPORTED = frozenset(
     r"\sum \int \prod \lim \iint \oint \to \mod \bmod \pmod \equiv \begin \end \dots \cdots \ldots \forall \exists \mid".split()
@@ -311,7 +312,7 @@ class _Parser:
         if len(token) > 2 and token[0] == "\\" and token not in UNSUPPORTED and self.peek() != "{":
             if token == r"\Delta" and len(self.peek()) == 1 and self.peek().isalpha():  # Delta p is one quantity
                 return ("sym", token + self.take())
-            return ("sym", token[1:])
+            return self.name(token[1:])
         raise Unreadable(f"unexpected {token!r}")
 
     def decimal(self, token: str) -> Node:
@@ -326,15 +327,20 @@ class _Parser:
         return ("num", value)
 
     def name(self, letter: str) -> Node:
-        """A variable; f(x), g(x), h(x) with these letters are values of an unknown function."""
-        primes = 0
-        while letter in "fghFG" and self.peek() == "'":
-            self.take()
-            primes += 1
-        letter += "'" * primes
-        if letter[0] in "fghFG" and self.peek() == "(":
+        """A variable, or the value of an unknown function: f(x+1), P(A), W(2), phi(n), but not x(x+1) or P(1+r)."""
+        while letter in LETTER_FUNCTIONS and self.peek() == "'":
+            letter += self.take()
+        if self.peek() == "(" and (letter.rstrip("'") in LETTER_FUNCTIONS or self.simple_argument(letter)):
             return ("fn", "of:" + letter, *self.arguments())
         return ("sym", letter)
+
+    def simple_argument(self, letter: str) -> bool:
+        """Whether a bracket holds only numbers, or after a capital letter only numbers and single letters."""
+        inside = self.tokens[self.at + 1 : self.at + 9]
+        inside = inside[: inside.index(")")] if ")" in inside else ["+"]
+        atoms, commas = inside[::2], inside[1::2]
+        known = all(a[:1].isdigit() or (letter.isupper() and len(a) == 1 and a.isalpha()) for a in atoms)
+        return bool(atoms) and known and all(comma == "," for comma in commas) and len(atoms) == len(commas) + 1
 
     def arguments(self) -> list[Node]:
         self.expect("(")

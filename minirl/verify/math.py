@@ -18,9 +18,9 @@ from typing import Any
 
 from minirl.tasks import Problem
 from minirl.verify import EMPTY_ANSWER, NO_ANSWER, RIGHT, WRONG, Verdict, extract, values
-from minirl.verify.canonical import Tree, canonical_key, read
+from minirl.verify.canonical import Tree, canonical_key, nesting, read
 from minirl.verify.clean import clean
-from minirl.verify.latex import Node, Unreadable, parse
+from minirl.verify.latex import MAX_DEPTH, Node, Unreadable, parse
 
 # Beyond these the other graders may not come back: their answer is then decided by their own text comparison only.
 MAX_LENGTH = 2000
@@ -56,16 +56,29 @@ def math_verify(answer: str, gold: str) -> bool:
 GRADERS: dict[str, Callable[[str, str], bool]] = {"exact": exact, "mathruler": mathruler, "math_verify": math_verify}
 
 
+REPEATED = re.compile(r"[\]'\"]\s*\*|,[^()]*\)\s*\*|\*\s*[\['\"]|\*\s*\([^()]*,")  # [1]*10**9 is a list to sympy
+TOWER = re.compile(r"\^.*\^|\^\W*\d{4}|\d{4}\)*\s*!|!.*!|\)\s*!|[eE]\+?\d{6}")
+
+
 def terminates(text: str) -> bool:
     """Whether sympy can be trusted with a text: it is not too long, and no number or power in it is too large."""
-    if len(text) > MAX_LENGTH or text.count("(") + text.count("{") + text.count("[") > 200:
+    if len(text) > MAX_LENGTH or nesting(text) > MAX_DEPTH:
         return False
-    if "^" not in text and "**" not in text and "!" not in text and "binom" not in text:
-        return not re.search(r"[eE]\+?\d{6}", text)
+    if not re.search(r"[\^!]|\*\*|binom|[eE]\+?\d{6}", text):
+        return not (REPEATED.search(text) and re.search(r"\d{5}", text))
+    cleaned = clean(text)
+    if REPEATED.search(cleaned):
+        return False
+    return all(map(small, re.split(r"[=<>≤≥≠≈,;]", cleaned)))
+
+
+def small(expression: str) -> bool:
+    if not re.search(r"[\^!eE]|binom", expression):
+        return True
     try:
-        return log2_bound(parse(clean(text))) <= MAX_NUMBER_LOG2
+        return log2_bound(parse(expression)) <= MAX_NUMBER_LOG2
     except Unreadable:
-        return not re.search(r"(?:\^|\*\*)[^,]*(?:\^|\*\*)|(?:\^|\*\*)\W*\d{4}|\d{5}\)*\s*!|!.*!|\)\s*!", text)
+        return not TOWER.search(expression)
 
 
 def log2_bound(node: Node) -> float:

@@ -6,34 +6,31 @@ Only spelling is changed here, by regular expressions that run in linear time; t
 import re
 from collections.abc import Callable
 
-SIGNS = str.maketrans(
-    {"−": "-", "–": "-", "×": "*", "·": "*", "⋅": "*", "÷": "/", "≤": "≤", "≥": "≥", "⩽": "≤", "⩾": "≥", "，": ",", "；": ";",
-     "（": "(", "）": ")", "\u00a0": " ", "\u2009": " ", "\u202f": " ", "∗": "*", "²": "^{2}", "³": "^{3}", "½": r"\frac12 ",
-     "π": r"\pi ", "∞": r"\infty ", "’": "'", "′": "'", "\n": " ", "\t": " ", "%": "%", "º": "°"}
-)  # fmt: skip
-COMMANDS = {
-    **dict.fromkeys(["times", "cdot", "ast", "cdotp"], "*"),
-    **dict.fromkeys(["le", "leq", "leqslant"], "≤"),
-    **dict.fromkeys(["ge", "geq", "geqslant"], "≥"),
-    **dict.fromkeys(["ne", "neq"], "≠"),
-    **dict.fromkeys(["approx", "simeq"], "≈"),
-    **dict.fromkeys(["lbrace"], r"\{"),
-    **dict.fromkeys(["rbrace"], r"\}"),
-    **dict.fromkeys(["lvert", "rvert", "vert", "lVert", "rVert"], "|"),
-    **dict.fromkeys(["dfrac", "tfrac", "cfrac"], r"\frac"),
-    **dict.fromkeys(["dbinom", "tbinom"], r"\binom"),
-    **dict.fromkeys(["quad", "qquad", "enspace", "thinspace"], " "),
-    **dict.fromkeys(
-        "displaystyle textstyle limits nolimits left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr mleft mright "
-        "hline rm bf it".split(),
-        "",
+# fmt: off
+SIGNS = str.maketrans({
+    "−": "-", "–": "-", "×": "*", "·": "*", "⋅": "*", "∗": "*", "÷": "/", "⩽": "≤", "⩾": "≥", "，": ",", "；": ";",
+    "（": "(", "）": ")", "％": "%", "º": "°", "’": "'", "′": "'", "²": "^{2}", "³": "^{3}", "½": r"\frac12 ",
+    "π": r"\pi ", "∞": r"\infty ",
+})
+SPELLINGS = {  # commands by what they are replaced with
+    "*": ("times", "cdot", "ast", "cdotp"), "/": ("div",), ":": ("colon",), "°": ("degree",), "<": ("lt",), ">": ("gt",),
+    "≤": ("le", "leq", "leqslant"), "≥": ("ge", "geq", "geqslant"), "≠": ("ne", "neq"), "≈": ("approx", "simeq"),
+    "∈": ("in",), "∪": ("cup",), "∩": ("cap",), "∖": ("setminus", "backslash"), "±": ("pm",), "∓": ("mp",),
+    "∅": ("emptyset", "varnothing"), "(": ("langle",), ")": ("rangle",), "[": ("lbrack",), "]": ("rbrack",),
+    r"\{": ("lbrace",), r"\}": ("rbrace",), "|": ("lvert", "rvert", "vert", "lVert", "rVert"),
+    r"\frac": ("dfrac", "tfrac", "cfrac"), r"\binom": ("dbinom", "tbinom"),
+    " or ": ("lor", "vee"), " and ": ("land", "wedge"), " ": ("quad", "qquad", "enspace", "thinspace"),
+    r"\text": (
+        "text", "textbf", "textit", "textrm", "textnormal", "textsf", "mathrm", "mathit", "mathsf", "mbox",
+        "mathbf", "operatorname", "hbox", "bold",
     ),
-    **dict.fromkeys(["text", "textbf", "textit", "textrm", "textnormal", "textsf", "mathrm", "mathit", "mathsf", "mbox", "mathbf",
-                     "operatorname", "hbox", "bold"], r"\text"),
-    "in": "∈", "cup": "∪", "cap": "∩", "setminus": "∖", "backslash": "∖", "pm": "±", "mp": "∓", "lt": "<", "gt": ">", "div": "/",
-    "colon": ":", "degree": "°", "langle": "(", "rangle": ")", "emptyset": "∅", "varnothing": "∅", "lbrack": "[",
-    "rbrack": "]", "lor": " or ", "vee": " or ", "land": " and ", "wedge": " and ",
-}  # fmt: skip
+    "": (
+        "displaystyle", "textstyle", "limits", "nolimits", "left", "right", "big", "Big", "bigg", "Bigg", "bigl",
+        "bigr", "Bigl", "Bigr", "biggl", "biggr", "mleft", "mright", "hline", "rm", "bf", "it",
+    ),
+}
+# fmt: on
+COMMANDS = {command: spelling for spelling, commands in SPELLINGS.items() for command in commands}
 COMMAND = re.compile(r"\\([a-zA-Z]+)\*?")
 GLUED_SPACE = re.compile(r"\\q?quad(?=[a-zA-Z])")
 DOUBLED = re.compile(r"\\\\(?=[a-zA-Z{}%$])")
@@ -75,7 +72,7 @@ UNIT = re.compile(
 
 def clean(text: str) -> str:
     """The answer with one spelling for each sign: "$\\dfrac{1}{2}\\%.$" -> "\\frac{1}{2}". Never raises."""
-    text = " ".join(text.translate(SIGNS).split())
+    text = " ".join(text.translate(SIGNS).split()).strip("`* ")
     if "\\" in text:
         if r"\begin" not in text:
             text = DOUBLED.sub(r"\\", text)
@@ -92,7 +89,7 @@ def strip(text: str) -> str:
     """Without surrounding spaces, math delimiters, final punctuation and braces around the whole."""
     while True:
         before = text
-        text = text.strip().strip("`").rstrip(".,;: ").lstrip(",;: ")
+        text = text.strip(" `*").rstrip(".,;: ").lstrip(",;: ")
         if text.endswith("\\") and not text.endswith("\\\\"):
             text = text[:-1]
         for opening, closing in ((r"\(", r"\)"), (r"\[", r"\]")):
@@ -102,9 +99,9 @@ def strip(text: str) -> str:
                 text = text[:-2]
         if text[:1] == "{" and matching(text, 0) == len(text) - 1:
             text = text[1:-1]
-        if wrapper := WRAPPER.match(text):
-            if matching(text, wrapper.end() - 1) == len(text) - 1:
-                text = text[wrapper.end() : -1]
+        wrapper = WRAPPER.match(text)
+        if wrapper and matching(text, wrapper.end() - 1) == len(text) - 1:
+            text = text[wrapper.end() : -1]
         if text == before:
             return text
 

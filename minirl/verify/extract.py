@@ -9,7 +9,7 @@ BARE = re.compile(r"-?\d+(?:\.\d+)?|-?\\?[a-zA-Z]")
 
 
 def boxes(text: str) -> list[tuple[int, int, str]]:
-    """All complete boxes that are not inside another: start, end, content. \\boxed{5}, \\boxed {5}, \\boxed 5, \\fbox{5}."""
+    """Start, end and content of each complete box that is not inside another: \\boxed{5}, \\boxed {5}, \\boxed 5."""
     found = []
     end = 0
     for match in BOX.finditer(text):

@@ -19,34 +19,34 @@ MAX_POWER_OF_TEN = 20_000  # in "1e99"
 Node = tuple[Any, ...]
 
 TOKEN = re.compile(
-    r"\s*(?:(?P<num>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+(?![\d.]))?)|(?P<cmd>\\[a-zA-Z]+|\\.)|(?P<word>[a-zA-Z]+)|(?P<op>\S))"
+    r"\s*(?:(?P<num>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+(?![\d.]))?)"
+    r"|(?P<cmd>\\[a-zA-Z]+|\\.)|(?P<word>[a-zA-Z]+)|(?P<op>\S))"
 )
-FUNCTIONS = frozenset(
-    "sin cos tan cot sec csc arcsin arccos arctan asin acos atan sinh cosh tanh ln log lg exp sqrt abs floor ceil "
-    "arccot max min gcd lcm".split()
-)
+# fmt: off
+FUNCTIONS = frozenset((
+    "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "asin", "acos", "atan", "sinh", "cosh",
+    "tanh", "ln", "log", "lg", "exp", "sqrt", "abs", "floor", "ceil", "arccot", "max", "min", "gcd", "lcm",
+))
 GREEK = (
-    "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau "
-    "upsilon phi varphi chi psi omega"
-).split()
-LETTER_FUNCTIONS = frozenset("f g h F G phi varphi Phi psi Psi Gamma zeta".split())
-WORDS = sorted({*FUNCTIONS, *GREEK, "pi", "infty", "inf", "oo", "infinity", "binom"}, key=len, reverse=True)
-ACCENTS = frozenset(
-    r"\overline \dot \ddot \widehat \mathfrak \vec \hat \bar \tilde \mathbb \mathcal \mathbf \overrightarrow \boldsymbol \underline".split()
+    "alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta", "theta", "vartheta", "iota",
+    "kappa", "lambda", "mu", "nu", "xi", "rho", "sigma", "tau", "upsilon", "phi", "varphi", "chi", "psi", "omega",
 )
-UNSUPPORTED = frozenset(
-    r"\sum \int \prod \lim \iint \oint \to \mod \bmod \pmod \equiv \begin \end \dots \cdots \ldots \forall \exists \mid".split()
+ACCENTS = frozenset((
+    r"\overline", r"\underline", r"\dot", r"\ddot", r"\widehat", r"\hat", r"\bar", r"\tilde", r"\vec",
+    r"\overrightarrow", r"\boldsymbol", r"\mathbf", r"\mathbb", r"\mathcal", r"\mathfrak",
+))
+UNSUPPORTED = frozenset((
+    r"\sum", r"\int", r"\prod", r"\lim", r"\iint", r"\oint", r"\to", r"\mod", r"\bmod", r"\pmod", r"\equiv",
+    r"\begin", r"\end", r"\dots", r"\cdots", r"\ldots", r"\forall", r"\exists", r"\mid",
+))
+# fmt: on
+UNICODE_GREEK = {"ϕ": "phi", "ε": "epsilon", "ϵ": "epsilon"} | dict(
+    zip("αβγδζηθικλμνξρστυφχψω", (name for name in GREEK if not name.startswith(("eps", "var"))), strict=True)
 )
+LETTER_FUNCTIONS = frozenset(("f", "g", "h", "F", "G", "phi", "varphi", "Phi", "psi", "Psi", "Gamma", "zeta"))
+WORDS = sorted((*FUNCTIONS, *GREEK, "pi", "infty", "inf", "oo", "infinity", "binom"), key=len, reverse=True)
 CLOSING = {"(": ")", "[": "]", "{": "}", "|": "|", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
 STOP = frozenset([*CLOSING.values(), "+", "-", "*", "/", ",", ";", ":", "=", "&", "", r"\choose"])
-UNICODE_GREEK = dict(
-    zip(
-        "αβγδεζηθικλμνξρστυφχψω",
-        "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu "
-        "xi rho sigma tau upsilon phi chi psi omega".split(),
-        strict=True,
-    )
-)
 
 
 class Unreadable(ValueError):

@@ -18,9 +18,10 @@ from typing import Any
 
 from minirl.tasks import Problem
 from minirl.verify import EMPTY_ANSWER, NO_ANSWER, RIGHT, WRONG, Verdict, extract, values
-from minirl.verify.canonical import Tree, canonical_key, nesting, read
+from minirl.verify.canonical import canonical_key, nesting, read
 from minirl.verify.clean import clean
 from minirl.verify.latex import MAX_DEPTH, Node, Unreadable, parse
+from minirl.verify.trees import Tree
 
 # Beyond these the other graders may not come back: their answer is then decided by their own text comparison only.
 MAX_LENGTH = 2000

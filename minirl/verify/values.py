@@ -164,8 +164,7 @@ class Evaluator:
 
     def function(self, name: str, nodes: tuple[Node, ...]) -> Value:
         if name.startswith("of:"):  # an unknown function: a pseudo-random value for each name and arguments
-            values = ",".join(fingerprint(self(node)) for node in nodes)
-            return self.point(f"{name}({values})")
+            return self.point(f"{name}({','.join(fingerprint(self(node)) for node in nodes)})")
         angle = name in ("sin", "cos", "tan", "cot", "sec", "csc")
         values = [self(node, in_angle=angle) for node in nodes]
         if name in ("!", "!!", "binom"):

@@ -13,8 +13,9 @@ SIGNS = str.maketrans({
     "π": r"\pi ", "∞": r"\infty ",
 })
 SPELLINGS = {  # commands by what they are replaced with
-    "*": ("times", "cdot", "ast", "cdotp"), "/": ("div",), ":": ("colon",), "°": ("degree",), "<": ("lt",), ">": ("gt",),
-    "≤": ("le", "leq", "leqslant"), "≥": ("ge", "geq", "geqslant"), "≠": ("ne", "neq"), "≈": ("approx", "simeq"),
+    "*": ("times", "cdot", "ast", "cdotp"), "/": ("div",), ":": ("colon",), "°": ("degree",),
+    "<": ("lt",), "≤": ("le", "leq", "leqslant"), ">": ("gt",), "≥": ("ge", "geq", "geqslant"), "≠": ("ne", "neq"),
+    "≈": ("approx", "simeq"),
     "∈": ("in",), "∪": ("cup",), "∩": ("cap",), "∖": ("setminus", "backslash"), "±": ("pm",), "∓": ("mp",),
     "∅": ("emptyset", "varnothing"), "(": ("langle",), ")": ("rangle",), "[": ("lbrack",), "]": ("rbrack",),
     r"\{": ("lbrace",), r"\}": ("rbrace",), "|": ("lvert", "rvert", "vert", "lVert", "rVert"),
@@ -54,6 +55,7 @@ REWRITES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"(?<=[\d)}])\s*degrees?\b|°\s*[CF]\b"), "°"),
 ]
 WRAPPER = re.compile(r"\\(?:boxed|fbox|text(?=\s*\{[^{}]*[^{}A-Za-z]))\s*\{")
+BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?!\d|,\d)")
 MULTIPLIERS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 MULTIPLIER = re.compile(r"(?<=[\d})])\s*(hundred|thousand|million|billion|trillion)\b")
@@ -109,10 +111,10 @@ def strip(text: str) -> str:
 def matching(text: str, start: int) -> int:
     """Position of the brace that closes the one at start; -1 when none does. Escaped braces do not count."""
     level = 0
-    for match in re.finditer(r"\\.|[{}]", text[start:], re.DOTALL):
+    for match in BRACE.finditer(text, start):
         level += {"{": 1, "}": -1}.get(match.group(), 0)
         if level == 0:
-            return start + match.start()
+            return match.start()
     return -1
 
 

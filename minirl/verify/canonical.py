@@ -46,6 +46,7 @@ def matrix(text: str) -> Tree | None:
     """A product of matrices and scalar factors; None when the text has another form."""
     found = list(MATRIX.finditer(text))
     rows: list[list[Node]] | None = None
+    terms = 1  # of a sum that multiplying out makes
     for match in found:
         lines = [line for line in match.group(2).split(r"\\") if line.replace(r"\hline", "").strip()]
         entries = [[parse(strip(entry)) for entry in line.split("&")] for line in lines]
@@ -53,7 +54,7 @@ def matrix(text: str) -> Tree | None:
             raise Unreadable("not a matrix")
         if rows is None:
             rows = entries
-        elif len(rows[0]) != len(entries):
+        elif len(rows[0]) != len(entries) or (terms := terms * len(entries)) > MAX_ITEMS:
             raise Unreadable("matrices that cannot be multiplied")
         else:
             columns = list(zip(*entries, strict=True))

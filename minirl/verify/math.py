@@ -202,7 +202,7 @@ def reading(text: str, row: dict[str, Any]) -> str | None:
         numbers = extract.NUMBER.findall(text)
         last = numbers[-1].rstrip(",") if numbers else text
         return re.sub(r"^([-+]?\d+),(\d{1,2})$", r"\1.\2", last)
-    if "latex" in types and "expr" not in types and not (extract.boxes(text) or extract.MATH.search(text)):
+    if "latex" in types and "expr" not in types and extract.boxed(text) is None and not extract.MATH.search(text):
         return None
     return extract.answer(text)
 

@@ -78,7 +78,9 @@ def add(*nodes: Node) -> Node:
 
 
 def mul(*nodes: Node) -> Node:
-    return nodes[0] if len(nodes) == 1 else ("mul", *nodes)
+    """A product; one that begins with a product is continued, so that long ones are not deep."""
+    first, *rest = nodes
+    return first if not rest else ("mul", *(first[1:] if first[0] == "mul" else nodes[:1]), *rest)
 
 
 def negative(node: Node) -> Node:
@@ -86,7 +88,7 @@ def negative(node: Node) -> Node:
 
 
 def divide(above: Node, below: Node) -> Node:
-    return ("mul", above, ("pow", below, ("num", Fraction(-1))))
+    return mul(above, ("pow", below, ("num", Fraction(-1))))
 
 
 def tokens(text: str) -> list[str]:
@@ -211,7 +213,10 @@ class _Parser:
         return exponent
 
     def postfix(self, node: Node) -> Node:
+        start = self.at
         while (token := self.peek()) in ("!", "°", "'", "_", "%"):
+            if self.at > start + MAX_DEPTH:
+                raise Unreadable("too many signs behind")
             if token == "_":
                 node = self.subscript(node)
                 continue
@@ -300,7 +305,8 @@ class _Parser:
             return divide(above, below) if token == r"\frac" else ("fn", "binom", above, below)
         if token == r"\sqrt":
             index = self.group("[") if self.peek() == "[" else ("num", Fraction(2))
-            return ("pow", self.argument(), divide(("num", Fraction(1)), index))
+            root = ("num", 1 / index[1]) if index[0] == "num" and index[1] else divide(("num", Fraction(1)), index)
+            return ("pow", self.argument(), root)
         if token in (r"\infty", r"\inf", r"\oo", r"\infinity"):
             return ("sym", "oo")
         if token[1:] in FUNCTIONS:

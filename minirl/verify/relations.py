@@ -12,6 +12,7 @@ from minirl.verify.trees import (
     MINUS_INFINITY,
     Tree,
     complement,
+    digest,
     intersection,
     intervals,
     region_tree,
@@ -56,17 +57,16 @@ def mentions(value: str, name: str) -> bool:
 
 def isolated(node: Node, name: str) -> list[Value | None] | None:
     """Values at the points of the solution for `name` of node = 0, when node is linear in it with a constant slope."""
+    random_place = values.pseudo_random("place")
+    places = [Fraction(0), Fraction(1), random_place, -random_place, random_place * 10**12, -random_place * 10**12]
     found: list[Value | None] = []
     slopes = []
-    for point in values.POINTS:
-        places = [Fraction(0), Fraction(1), values.positive_point("place"), values.negative_point("place")]
-        at = [
-            values.Evaluator(lambda n, place=place, point=point: place if n == name else point(n))(node)  # type: ignore[misc]
-            for place in places
-        ]
-        total = values.Evaluator(point).total
+    for point in values.POINTS if len(values.symbols(node)) > 1 else values.POINTS[:1]:
+        evaluators = [values.Evaluator(lambda n, p=p, point=point: p if n == name else point(n)) for p in places]  # type: ignore[misc]
+        at = [evaluate(node) for evaluate in evaluators]
+        total = evaluators[0].total
         slope = total([at[1], -at[0]])
-        if slope == 0:
+        if slope == 0 or evaluators[0].positive:  # an absolute value has two slopes
             return None
         for place, value in zip(places[2:], at[2:], strict=True):  # on one line with the first two?
             if total([values.real(value), values.real(-at[0]), -values.real(slope) * place]) != 0:
@@ -74,13 +74,13 @@ def isolated(node: Node, name: str) -> list[Value | None] | None:
         slopes.append(values.fingerprint(slope))
         exact = isinstance(slope, Fraction) and isinstance(at[0], Fraction)
         found.append(-at[0] / slope if exact else values.real(-at[0]) / values.real(slope))
-    return found if slopes[0] == slopes[1] else None
+    return found if len(set(slopes)) == 1 else None
 
 
 def solved(node: Node) -> Tree | None:
     """The value of the unknown in a linear equation in one variable, or of z or y in one of a line or a plane."""
     names = values.symbols(node)
-    unknown = max(names) if names and (len(names) == 1 or names <= {"x", "y", "z"}) else None
+    unknown = max(names) if len(names) == 1 or names in ({"x", "y"}, {"x", "y", "z"}) else None
     if unknown is None or unknown.startswith("of:"):
         return None
     try:
@@ -102,7 +102,8 @@ def proportional(node: Node, sign_matters: bool) -> str:
     if scale is None:
         raise Unreadable("relation without content")
     divisor = abs(values.real(scale)) if sign_matters else values.real(scale)
-    return "|".join("undefined" if v is None else values.fingerprint(values.real(v) / divisor) for v in found)
+    prints = ("undefined" if v is None else values.fingerprint(values.real(v) / divisor) for v in found)
+    return digest("|".join(prints))
 
 
 def equation(left: str, right: str, read: Read) -> Tree:

@@ -27,7 +27,7 @@ def text_tree(text: str) -> Tree:
     squeezed = re.sub(r"\s+", "", squeezed)
     squeezed = re.sub(r"(?<![A-Za-z\\])[A-Za-z]{3,}", lambda m: m.group().lower(), squeezed)
     if len(squeezed) > 200:
-        squeezed = squeezed[:100] + "#" + hashlib.sha256(squeezed.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+        squeezed = squeezed[:100] + "#" + digest(squeezed)
     return Tree("text", "text:" + squeezed)
 
 
@@ -45,7 +45,11 @@ def value_tree(found: list[Value | None]) -> Tree:
     prints = ["undefined" if value is None else values.fingerprint(value) for value in found]
     if len(set(prints)) == 1 and found[0] is not None:  # a constant, although there may be variables in it
         return Tree("number", prints[0], value=found[0])
-    return Tree("expression", "expression:" + "|".join(prints))
+    return Tree("expression", "expression:" + digest("|".join(prints)))
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def expression_tree(node: Node) -> Tree:
@@ -60,7 +64,7 @@ def expression_tree(node: Node) -> Tree:
 
 
 def structure_key(node: Node) -> str:
-    return "structure:" + hashlib.sha256(values.structure(node).encode()).hexdigest()[:32]
+    return "structure:" + digest(values.structure(node))
 
 
 def set_tree(items: list[Tree]) -> Tree:

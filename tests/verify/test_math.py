@@ -124,6 +124,15 @@ x^2+y^2=25 ~ y^2 = 25 - x^2
 \frac{NO}{BO}=\frac{1}{\sqrt{6}} ~ \frac{1}{\sqrt{6}}
 S_{MBCN}:S=7:32 ~ 7:32
 4:6 ~ 2:3
+x-2y+z-1=0 ~ z=1-x+2y
+|2x| ~ 2|x|
+|x-y| ~ |y-x|
+\sqrt{x^2} ~ |x|
+|x-100| ~ |100-x|
+\min(k+1,m) ~ \min(m,1+k)
+\lfloor n/2\rfloor ~ \lfloor\frac{n}{2}\rfloor
+2^{n+1}-2 ~ 2(2^n-1)
+P(A) = \frac13 ~ 1/3
 \begin{pmatrix}1&2\\3&4\end{pmatrix} ~ \left[\begin{array}{cc} 1 & 2 \\ 3 & 4 \end{array}\right]
 \frac{1}{5}\begin{pmatrix}5\\10\end{pmatrix} ~ \begin{bmatrix}1\\2\end{bmatrix}
 204_5 ~ 204_{5}
@@ -181,6 +190,16 @@ x^2=4 ~ x=2
 R=I ~ I
 f'(x)=f(x) ~ f(x)
 |x| ~ x
+|x-5| ~ 5-x
+|x-100| ~ 100-x
+|x-y| ~ x-y
+|x-100|=3 ~ x=97
+y-|x-100|=0 ~ y=100-x
+\sqrt{(x-100)^2} ~ 100-x
+\frac{|x-500|}{x-500} ~ -1
+\min(k+1,m) ~ m
+\lfloor x\rfloor ~ 1
+x^3-x=0 ~ x=0
 \sqrt{x^2} ~ x
 x ~ -x
 f(x) ~ f(y)
@@ -301,7 +320,7 @@ HOSTILE = [
     "(" * 5000 + "1" + ")" * 5000, "{" * 3000 + "1" + "}" * 3000, r"\frac{1}{" * 2000, r"\sqrt{" * 4000, "1+" * 9000,
     "x^" * 5000 + "1", "1" * 100_000, "1/" + "3" * 19_000, r"\sin " * 3000 + "x", r"\pm 1" + r"\pm 2" * 50, "f(" * 3000,
     "2^{99999}/3^{60000}+" * 900 + "1", r"(\sqrt{2}+1)^{1000000000}", "e^{e^{e^{e^{e}}}}", r"\gcd(2^{99999},3^{60000})",
-    r"\begin{pmatrix}" * 2000, r"\begin{pmatrix}1&2\\3&4\end{pmatrix}" * 400, "(0,1)\\cup(2,3)" * 400, 
+    r"\begin{pmatrix}" * 2000, r"\begin{pmatrix}1&2\\3&4\end{pmatrix}" * 400, "(0,1)\\cup(2,3)" * 400,
     "-" * 19_000 + "1",
     "5" + "!" * 50, r"0.\overline{" + "1" * 19_000 + "}", "a<" * 3000 + "b", "x=1," * 4000, " " * 19_999, "3^9^9^9",
     "(x+y+z)^{150}", "sin(" * 300 + "x" + ")" * 300, "5 miles " * 2000,

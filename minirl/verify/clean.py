@@ -59,16 +59,19 @@ BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?!\d|,\d)")
 MULTIPLIERS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 MULTIPLIER = re.compile(r"(?<=[\d})])\s*(hundred|thousand|million|billion|trillion)\b")
-# A unit follows a number, a bracket or pi, at the end: any \text{...}, a known abbreviation, or words of three letters
-# and more with a vowel. One letter, as in 0.64N, is a variable.
+# A unit follows a number, a bracket, a degree sign or pi, at the end: a known abbreviation, words of three letters and
+# more with a vowel, or any \text{...}, unless it has a digit or a word after which the number is not the whole answer.
+# One letter, as in 0.64N, is a variable.
 ABBREVIATION = (
     r"(?:mm|cm|dm|km|mg|kg|ml|mL|ft|in|lbs?|oz|mph|kmh|hrs?|mins?|secs?|sq|cu|Hz|kHz|dB|kJ|eV|mol|nm|USD|rad|deg|"
-    r"m/s|km/h|m/min|ft/s|mi/h|kg/m)"
+    r"m/s|km/h|m/min|ft/s|mi/h|kg/m)(?![A-Za-z])"
 )
-WORD = r"(?!(?:sqrt|sin|cos|tan|log|exp|and|or|pi|abs|infty|inf|oo)\b)(?=[A-Za-z]*[aeiouy])[A-Za-z]{3,}"
+LINK = r"\b(?:and|or|if|iff|not|to|when|for|where|but|unless|except|otherwise)\b"
+TEXT = rf"\\text\s*\{{(?![^{{}}]*(?:[,;\d]|{LINK}))[^{{}}]*\}}"
+WORD = rf"(?!{LINK}|(?:sqrt|sin|cos|tan|log|exp|pi|abs|infty|inf|oo)\b)(?=[A-Za-z]*[aeiouy])[A-Za-z]{{3,}}"
 UNIT = re.compile(
-    rf"(?:(?<=[\d}})\]°])|(?<=\\pi))\s*(?:\\text\s*\{{[^{{}}]*\}}|(?<![A-Za-z])(?:{ABBREVIATION}(?![A-Za-z])|(?<=\s){WORD}|(?<=\d)[a-z]{{4,}}))"
-    rf"(?:\s*(?:/|\\text\s*\{{[^{{}}]*\}}|(?<=[\s/])[A-Za-z]{{1,12}}\b\.?))*\.?\s*(?:\^\s*\{{?\s*-?[1-3]\s*\}}?)?\s*$"
+    rf"(?:(?<=[\d}})\]°])|(?<=\\pi))\s*(?:{TEXT}|(?<![A-Za-z])(?:{ABBREVIATION}|(?<=\s){WORD}|(?<=\d)[a-z]{{4,}}))"
+    rf"(?:\s*(?:/|{TEXT}|(?<=[\s/])(?!{LINK})[A-Za-z]{{1,12}}\b\.?))*\.?\s*(?:\^\s*\{{?\s*-?[1-3]\s*\}}?)?\s*$"
 )
 
 

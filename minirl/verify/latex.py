@@ -10,6 +10,7 @@ A parser of our own, because latex2sympy2-extended 1.11 takes 2 to 20 ms an expr
 
 import re
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 MAX_DEPTH = 60  # nested brackets, fractions, exponents
@@ -35,6 +36,7 @@ ACCENTS = frozenset((
     r"\overline", r"\underline", r"\dot", r"\ddot", r"\widehat", r"\hat", r"\bar", r"\tilde", r"\vec",
     r"\overrightarrow", r"\boldsymbol", r"\mathbf", r"\mathbb", r"\mathcal", r"\mathfrak",
 ))
+NAMING = ACCENTS | {"_", r"\text"}  # what stands in braces after these is a name
 UNSUPPORTED = frozenset((
     r"\sum", r"\int", r"\prod", r"\lim", r"\iint", r"\oint", r"\to", r"\mod", r"\bmod", r"\pmod", r"\equiv",
     r"\begin", r"\end", r"\dots", r"\cdots", r"\ldots", r"\forall", r"\exists", r"\mid",
@@ -92,19 +94,28 @@ def divide(above: Node, below: Node) -> Node:
 
 
 def tokens(text: str) -> list[str]:
-    """Splits into numbers, commands, names and single characters: "2ab\\pi" -> ["2", "a", "b", "\\pi"]."""
+    """Splits into numbers, commands, names and single characters: "2ab\\pi" -> ["2", "a", "b", "\\pi"].
+
+    Four letters and more side by side are a product in alphabetical order only: "abcd", but not "feet".
+    """
     found: list[str] = []
     for match in TOKEN.finditer(text):
         kind = match.lastgroup
         piece = match.group(kind) if kind else ""
         if kind != "word":
             found.append("\\" + UNICODE_GREEK[piece] if piece in UNICODE_GREEK else piece)
-        while kind == "word" and piece:
+            if len(found) > MAX_TOKENS:
+                raise Unreadable("too many tokens")
+            continue
+        part_of_name = found[-1:] == ["{"] and found[-2:-1] and found[-2] in NAMING
+        letters = ""
+        while piece:
             word = next((w for w in WORDS if piece.startswith(w)), None)
             found.append("\\" + word if word else piece[0])
+            letters += "" if word else piece[0]
             piece = piece[len(word) if word else 1 :]
-        if len(found) > MAX_TOKENS:
-            raise Unreadable("too many tokens")
+        if len(letters) > 3 and not part_of_name and not all(a < b for a, b in pairwise(letters)):
+            raise Unreadable("a word")
     return found
 
 

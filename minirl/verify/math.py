@@ -174,26 +174,37 @@ def close(gold: Tree, answer: Tree, tolerances: list[Fraction]) -> bool:
 def grade_row(row: dict[str, Any], grader: str = "exact") -> Verdict:
     """Verdict on a row with texts "gold" and "pred", each with or without a box.
 
-    Settings that the row may name: abs_tolerance (a number or one for each element), precision (decimals: numbers are
-    equal that differ by half a unit of that decimal or less), strict "False" (names of variables do not count),
-    match_types ["expr"] (the last number of the text, which may have a decimal comma) and ["latex"] (formulas only).
+    Settings that the row may name, of which the other graders know none: abs_tolerance (a number, or one for each
+    element), precision (decimals: numbers are equal that differ by half a unit of that decimal or less), strict "False"
+    (names of variables do not count), set_relation "False" (an inequality is no interval), match_types ["expr"] (the
+    last number of the text, which may have a decimal comma) and ["latex"] (formulas only).
     """
     start = time.perf_counter()
     gold, answer = reading(row["gold"], row), reading(row["pred"], row)
     if not answer or gold is None:
         return Verdict(WRONG, NO_ANSWER if answer is None else EMPTY_ANSWER, seconds=time.perf_counter() - start)
     right = GRADERS[grader](answer, gold)
+    if grader == "exact":
+        right = with_settings(row, answer, gold, right)
+    key = canonical_key(answer)
+    return Verdict(RIGHT if right else WRONG, "" if right else key, key, seconds=time.perf_counter() - start)
+
+
+def with_settings(row: dict[str, Any], answer: str, gold: str, right: bool) -> bool:
+    if str(row.get("set_relation")) == "False" and COMPARISON.search(answer) and not COMPARISON.search(gold):
+        return False
     tolerance = row.get("abs_tolerance")
     if tolerance is None and row.get("precision") is not None:
         tolerance = f"5e-{int(row['precision']) + 1}"
-    if not right and grader == "exact":
-        if str(row.get("strict")) == "False":
-            right = canonical_key(anonymous(answer)) == canonical_key(anonymous(gold))
-        if tolerance is not None:
-            listed = tolerance if isinstance(tolerance, list) else [tolerance]
-            right = right or close(read(gold), read(answer), [Fraction(str(t)) for t in listed])
-    key = canonical_key(answer)
-    return Verdict(RIGHT if right else WRONG, "" if right else key, key, seconds=time.perf_counter() - start)
+    if not right and tolerance is not None:
+        listed = tolerance if isinstance(tolerance, list) else [tolerance]
+        right = close(read(gold), read(answer), [Fraction(str(t)) for t in listed])
+    if not right and str(row.get("strict")) == "False":
+        right = canonical_key(anonymous(answer)) == canonical_key(anonymous(gold))
+    return right
+
+
+COMPARISON = re.compile(r"[<>≤≥]|\\(?:lt|gt|leq?|geq?)(?:slant)?(?![a-z])")
 
 
 def reading(text: str, row: dict[str, Any]) -> str | None:

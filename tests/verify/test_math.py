@@ -441,6 +441,8 @@ def test_no_heavy_import() -> None:
         ({"gold": "(1/3, 2]", "pred": "(0.33, 2)", "precision": "2"}, WRONG),
         ({"gold": "f(x)", "pred": "f(y)", "strict": "False"}, RIGHT),
         ({"gold": "f(x)", "pred": "f(y)", "strict": "True"}, WRONG),
+        ({"gold": "$[-2,7]$", "pred": "$-2 \\le x \\le 7$", "set_relation": "False"}, WRONG),
+        ({"gold": "$[-2,7]$", "pred": "$-2 \\le x \\le 7$", "set_relation": "True"}, RIGHT),
         ({"gold": "3.5", "pred": "it costs 3,50 €", "match_types": "['expr']"}, RIGHT),
         ({"gold": "$9$", "pred": "9", "match_types": "['latex']"}, WRONG),
         ({"gold": "$9$", "pred": "$9$", "match_types": "['latex']"}, RIGHT),

@@ -89,10 +89,16 @@ def bracketed(text: str) -> Tree | None:
     if len(pieces) > MAX_ITEMS:
         raise Unreadable("too many elements")
     if opening == r"\{":
-        return set_tree([element(piece) for piece in pieces]) if pieces else Tree("set", "{}")
+        return set_tree(flat_elements(pieces)) if pieces else Tree("set", "{}")
     if len(pieces) == 1:
         return None
     return sequence_tree([element(piece) for piece in pieces], opening, closing)
+
+
+def flat_elements(pieces: list[str]) -> list[Tree]:
+    """The elements, of one with a double sign both."""
+    pairs = [(piece, element(piece)) for piece in pieces]
+    return [t for piece, tree in pairs for t in (tree.items if tree.kind == "set" and "±" in piece else (tree,))]
 
 
 def encloses(text: str) -> bool:
@@ -113,7 +119,7 @@ def element(text: str) -> Tree:
         raise Unreadable("nothing")
     if simple := SIMPLE.fullmatch(text):
         return simple_tree(simple)
-    if "±" in text or "∓" in text:
+    if ("±" in text or "∓" in text) and not text.startswith(r"\{"):
         signs = [("+", "-"), ("-", "+")]
         return set_tree([element(text.replace("±", plus).replace("∓", minus)) for plus, minus in signs])
     plain = strip(re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", text))

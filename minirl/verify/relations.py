@@ -133,8 +133,10 @@ def inequality(left: str, sign: str, right: str, read: Read) -> Tree:
     names = values.symbols(node)
     if len(names) == 1 and (solution := solved(node)) is not None:
         at_zero, at_one = (values.Evaluator(lambda _, at=at: at)(node) for at in (Fraction(0), Fraction(1)))  # type: ignore[misc]
-        rising = values.real(at_one - at_zero) > 0
-        return half_line(solution, sign if rising else FLIP[sign])
+        slope = values.real(at_one) - values.real(at_zero)
+        if isinstance(slope, values.context.mpc):
+            raise Unreadable("comparison of complex numbers")
+        return half_line(solution, sign if slope > 0 else FLIP[sign])
     if sign == "≠":
         return Tree("relation", "unequal:" + proportional(node, sign_matters=False))
     if sign in "<≤":

@@ -90,6 +90,9 @@ x_{1} ~ x_1
 sqrt(2)/2 ~ \frac{\sqrt{2}}{2}
 1,2,3 ~ \{3,2,1\}
 -3 \text{ or } 3 ~ \pm 3
+\{1\pm\sqrt{5},-2\} ~ -2, 1+\sqrt5, 1-\sqrt5
+48$, $384 ~ 384, 48
+5\text{ cm} \text{ per hour} ~ 5
 1\pm\sqrt2 ~ 1-\sqrt{2},1+\sqrt{2}
 6 \text{ and } 8 ~ 8, 6
 (1,2),(3,4) ~ (3,4) and (1,2)
@@ -214,6 +217,10 @@ I(0) ~ I(0)e^{-t}
 n \text{ is even} ~ n
 x \equiv 1 \pmod 3 ~ 1
 5 \text{ or } 6 ~ 5
+5\text{ or 6} ~ 5
+5\text{ if even} ~ 5
+5 miles if even ~ 5
+5 feet 3 inches ~ 3 feet 5 inches
 x=3 \text{ if } y=2 ~ 3
 \int_0^1 x\,dx ~ x
 \sum_{i=1}^{10} i ~ 10
@@ -238,7 +245,9 @@ def test_different_answers_have_different_keys(left: str, right: str) -> None:
     assert canonical_key(left) != canonical_key(right)
 
 
-@pytest.mark.parametrize("text", ["<b>", "<no answer>", "< 5", "", "   ", "$$", "\x00", "\ud800", "½", "x" * 30_000])
+@pytest.mark.parametrize(
+    "text", ["<b>", "<no answer>", "< 5", "", "   ", "$$", "\x00", "\ud800", "½", "-1<iz", "x" * 30_000]
+)
 def test_every_text_has_a_key_that_is_no_reserved_label(text: str) -> None:
     assert not canonical_key(text).startswith("<")
 

@@ -149,7 +149,7 @@ def element(text: str) -> Tree:
         return ratio(text, pieces)
     if base := BASE.fullmatch(text):
         digits, radix = base.groups()
-        if radix == "10" and digits.isdigit():
+        if radix == "10" and digits.isdecimal():
             return number_tree(Fraction(integer(digits)))
         return Tree("text", f"base {radix}: {digits.lstrip('0') or '0'}")
     return expression_tree(parse(without_commas(text)))

@@ -174,7 +174,7 @@ class _Parser:
 
     def mixed(self, whole: Node) -> Node | None:
         """2\\frac{1}{3} and 2 1/3 are mixed numbers; None when the next factor does not make one."""
-        if whole[0] != "num" or not self.tokens[self.at - 1].isdigit():
+        if whole[0] != "num" or not self.tokens[self.at - 1].isdecimal():
             return None
         start = self.at
         if self.peek() == r"\frac":
@@ -183,11 +183,11 @@ class _Parser:
             if above[0] == below[0] == "num" and below[1] and self.peek() not in ("^", "!"):
                 return ("num", whole[1] + above[1] / below[1])
             self.at = start
-        elif self.peek()[:1].isdigit():
+        elif self.peek()[:1].isdecimal():
             above_below = self.tokens[start : start + 3]
             if (
                 above_below[1:2] != ["/"]
-                or not all(part.isdigit() for part in above_below[::2])
+                or not all(part.isdecimal() for part in above_below[::2])
                 or len(above_below) < 3
             ):
                 raise Unreadable("two numbers side by side")
@@ -264,7 +264,7 @@ class _Parser:
     def argument(self) -> Node:
         """What TeX takes as an argument: a braced group or one token, of a number its first digit."""
         token = self.peek()
-        if len(token) > 1 and token[0].isdigit():
+        if len(token) > 1 and token[0].isdecimal():
             self.tokens[self.at : self.at + 1] = [token[0], token[1:]]
         if token == "{":
             return self.group("{")
@@ -302,7 +302,7 @@ class _Parser:
         if token in (r"\lfloor", r"\lceil"):
             return ("fn", "floor" if token == r"\lfloor" else "ceil", self.group(token))
         self.take()
-        if token[:1].isdigit() or (token[:1] == "." and len(token) > 1):
+        if token[:1].isdecimal() or (token[:1] == "." and len(token) > 1):
             return self.decimal(token)
         if len(token) == 1 and token.isalpha():
             return self.name(token)
@@ -356,7 +356,7 @@ class _Parser:
         inside = self.tokens[self.at + 1 : self.at + 9]
         inside = inside[: inside.index(")")] if ")" in inside else ["+"]
         atoms, commas = inside[::2], inside[1::2]
-        known = all(a[:1].isdigit() or (letter.isupper() and len(a) == 1 and a.isalpha()) for a in atoms)
+        known = all(a[:1].isdecimal() or (letter.isupper() and len(a) == 1 and a.isalpha()) for a in atoms)
         return bool(atoms) and known and all(comma == "," for comma in commas) and len(atoms) == len(commas) + 1
 
     def arguments(self) -> list[Node]:

@@ -246,7 +246,24 @@ def test_different_answers_have_different_keys(left: str, right: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["<b>", "<no answer>", "< 5", "", "   ", "$$", "\x00", "\ud800", "½", "-1<iz", "x" * 30_000]
+    "text",
+    [
+        "<b>",
+        "<no answer>",
+        "< 5",
+        "",
+        "   ",
+        "$$",
+        "\x00",
+        "\ud800",
+        "½",
+        "-1<iz",
+        "¹",
+        "x¹",
+        "٣½",
+        "1٣/¹",
+        "x" * 30_000,
+    ],
 )
 def test_every_text_has_a_key_that_is_no_reserved_label(text: str) -> None:
     assert not canonical_key(text).startswith("<")

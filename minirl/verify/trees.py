@@ -39,7 +39,7 @@ INFINITY, MINUS_INFINITY = Tree("infinity", "oo"), Tree("infinity", "-oo")
 
 
 def value_tree(found: list[Value | None]) -> Tree:
-    """Of the values of an expression at the two points."""
+    """Of the values of an expression at the points, or of a constant."""
     if all(value is None for value in found):
         raise Unreadable("no value")
     prints = ["undefined" if value is None else values.fingerprint(value) for value in found]

@@ -25,7 +25,7 @@ if __name__ == "__main__":
 
 from minirl import loss as losses
 from minirl.advantages import Strategy, has_signal
-from minirl.data import Order, Prompt, encode_prompts, load_problems
+from minirl.data import Order, Prompt, encode_prompts, load_problems, unreadable_answers
 from minirl.distributed import Ranks, is_main_process
 from minirl.evaluate import evaluate
 from minirl.metrics import UpdateStats, batch_metrics
@@ -48,6 +48,8 @@ def train(config: Config) -> None:
     start = time.perf_counter()
     # Whatever can be wrong with the input is found before a model is loaded.
     train_problems, test_problems, notes = load_problems(config.data)
+    if config.verifier.name == "math":
+        notes += unreadable_answers(train_problems, "training") + unreadable_answers(test_problems, "held-out")
     tokenizer = load_tokenizer(config.model)
     prompts = encode_prompts(train_problems, tokenizer, config.data, notes, "training")
     test = encode_prompts(test_problems, tokenizer, config.data, notes, "held-out")

@@ -1,0 +1,350 @@
+"""A small warm Python process that forks a fresh confined child for every program: the sandbox's engine.
+
+Started by minirl/verify/sandbox.py as `python -I -c ... SOCKET_FD MODE BASE`. One job at a time: a JSON header with the
+code arrives with one descriptor (the tests for the judge, or the program's stdin). The tests are read by the judge's
+process only, after the fork: they are never in the memory that a candidate inherits. This process runs no code of anybody.
+"""
+
+import contextlib
+import fcntl
+import functools
+import gc
+import importlib
+import json
+import os
+import random
+import select
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from minirl.verify import confine, harness
+
+# Imported once here, so that no program pays for them.
+WARM = "bisect collections copy datetime decimal fractions functools heapq io itertools math operator random re statistics"
+WARM += " string sys threading time typing types dataclasses enum array cmath queue hashlib"
+TMP_BYTES = 64 << 20
+FILE_BYTES = 16 << 20
+PROCESSES = 32
+VERDICT_BYTES = 1 << 16
+DEVICES = ["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"]
+
+
+class Server:
+    def __init__(self, sock: socket.socket, mode: str, base: str) -> None:
+        self.sock, self.mode, self.base = sock, mode, base
+        self.children: list[int] = []
+        self.root = os.geteuid() == 0
+        self.namespaces = mode in ("full", "shared files")
+        self.uid = 61184 + os.getpid() % 4096 if self.root else None  # a number without processes, not a named user
+        self.processes = PROCESSES if self.root else PROCESSES + tasks_of_this_user()
+        for name in WARM.split():
+            importlib.import_module(name)
+        if confine.AVAILABLE:
+            # The server may not leave children behind, so without namespaces it gets time to kill them.
+            confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL if self.namespaces else signal.SIGTERM)
+            confine.prctl(confine.PR_SET_DUMPABLE, 0 if self.root else 1)  # uid_map of a server that is not root needs 1
+            confine.prctl(confine.PR_SET_CHILD_SUBREAPER, 1)
+        signal.signal(signal.SIGTERM, self.stop)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self.enter_namespaces()
+        self.filtered = confine.AVAILABLE and self.filter_works()
+        gc.collect()
+        gc.freeze()
+
+    def enter_namespaces(self) -> None:
+        if not self.namespaces:
+            return
+        if not self.root:
+            confine.own_user_namespace()
+        confine.unshare(confine.CLONE_NEWNET | confine.CLONE_NEWIPC | confine.CLONE_NEWUTS | confine.CLONE_NEWNS)
+        self.own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        if self.mode == "full":
+            prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable))}
+            system = ["/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache"]
+            shown = [path for path in system if os.path.isdir(path)]
+            for path in sorted(prefixes):
+                if not any(path == top or path.startswith(top + "/") for top in shown):
+                    shown.append(path)
+            confine.hide_file_system(self.base, shown, [path for path in DEVICES if os.path.exists(path)])
+
+    def filter_works(self) -> bool:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                confine.filter_system_calls(only_own_signals=True)
+                os._exit(0)
+            except OSError:
+                os._exit(1)
+        return os.waitpid(pid, 0)[1] == 0
+
+    def in_force(self) -> dict[str, bool]:
+        return {
+            "own session and process group, killed whole": True,
+            "resource limits": True,
+            "empty environment, no inherited descriptors": True,
+            "a user of its own without rights": self.root or self.namespaces,
+            "system call filter": self.filtered,
+            "process namespace": self.namespaces,
+            "no network": self.namespaces or self.filtered,
+            "file system hidden and read-only": self.mode == "full",
+        }
+
+    def serve(self) -> None:
+        send(self.sock, {"in force": self.in_force()})
+        while (received := receive_job(self.sock)) is not None:
+            job, payload = received
+            folder = "/tmp"
+            if self.mode != "full":
+                folder = tempfile.mkdtemp(prefix="program-", dir=self.base)
+                os.chown(folder, -1 if self.uid is None else self.uid, -1)
+            try:
+                outcome = (self.run_program if job["kind"] == "program" else self.run_tests)(job, payload, folder)
+            except OSError as error:  # no child, no descriptor: the machine's fault, not the program's
+                outcome = {"status": "error", "detail": f"the sandbox could not start a program: {error}"}
+            finally:
+                os.close(payload)
+                self.kill_children()
+                if folder != "/tmp":
+                    remove_folder(folder)
+            send(self.sock, outcome)
+
+    def run_tests(self, job: dict[str, Any], payload: int, folder: str) -> dict[str, Any]:
+        """The judge with the tests, and the candidate with the code, in two children that share one socket pair."""
+        with contextlib.ExitStack() as stack:
+            null, result, report = (stack.enter_context(Descriptor(fd)) for fd in (os.open("/dev/null", os.O_RDWR), *os.pipe()))
+            judges, candidates = (stack.enter_context(sock) for sock in socket.socketpair())
+            nulls = [null.fd] * 3
+            self.fork([*nulls, judges.fileno(), payload, report.fd], judge_main, job, folder)
+            main = functools.partial(candidate_main, harness.run_candidate, job["prelude"], job["code"])
+            candidate = self.fork([*nulls, candidates.fileno()], main, job, folder)
+            for mine in (judges, candidates, report):
+                mine.close()
+            start = time.monotonic()
+            data, why = self.read_until(result.fd, None, start + job["seconds"], VERDICT_BYTES)
+            outcome = {"status": "timeout"} if why == "timeout" else json.loads(data or b'{"status": "gone"}')
+            if outcome["status"] == "gone":
+                outcome["ending"] = ending(candidate)
+            return outcome | {"seconds": time.monotonic() - start}
+
+    def run_program(self, job: dict[str, Any], stdin: int, folder: str) -> dict[str, Any]:
+        """One program with its stdin; what it wrote to stdout, and how it ended."""
+        with contextlib.ExitStack() as stack:
+            null, output, writer = (stack.enter_context(Descriptor(fd)) for fd in (os.open("/dev/null", os.O_RDWR), *os.pipe()))
+            ours, theirs = (stack.enter_context(sock) for sock in socket.socketpair())
+            main = functools.partial(candidate_main, harness.run_program, job["code"])
+            program = self.fork([stdin, writer.fd, null.fd, theirs.fileno()], main, job, folder)
+            for mine in (writer, theirs):
+                mine.close()
+            start = time.monotonic()
+            data, why = self.read_until(output.fd, program, start + job["seconds"], job["output bytes"])
+            outcome = {"status": why, "output": data.decode("utf-8", "replace"), "seconds": time.monotonic() - start}
+            if why == "end":
+                outcome["ending"] = ending(program)
+                self.kill_children()
+                ours.settimeout(0.0)
+                with contextlib.suppress(harness.Gone):
+                    message = harness.Peer(ours, {}, {}).receive()
+                    if message[0] == "!" and len(message) == 3:
+                        outcome |= {"status": "raised", "label": str(message[1]), "detail": str(message[2])}
+            return outcome
+
+    def fork(self, fds: list[int], main: Callable[[], None], job: dict[str, Any], folder: str) -> int:
+        """A confined child that runs main with `fds` as its descriptors 0, 1, 2 ... and no other. OSError: no child."""
+        ready, tell = os.pipe()
+        with Descriptor(ready), Descriptor(tell) as teller:
+            if self.namespaces:
+                confine.unshare(confine.CLONE_NEWPID)
+            try:
+                pid = os.fork()
+                if pid == 0:
+                    self.child([*fds, tell], main, job, folder)
+            finally:
+                if self.namespaces:  # the next child gets a process namespace of its own again
+                    confine.setns(self.own_pids, confine.CLONE_NEWPID)
+            self.children.append(pid)
+            teller.close()
+            if not os.read(ready, 1):
+                raise OSError("a child could not be confined")
+        return pid
+
+    def child(self, fds: list[int], main: Callable[[], None], job: dict[str, Any], folder: str) -> None:
+        """Confines this process for good, tells the server so, and runs main. Never returns."""
+        try:
+            os.setsid()
+            for number, high in enumerate([fcntl.fcntl(fd, fcntl.F_DUPFD, 1000) for fd in fds]):
+                os.dup2(high, number)
+            os.closerange(len(fds), os.sysconf("SC_OPEN_MAX"))
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            if self.mode == "full":
+                confine.private_tmp(TMP_BYTES)
+            os.chdir(folder)
+            confine.set_limits(job["memory bytes"], int(job["seconds"]) + 2, FILE_BYTES, self.processes)
+            confine.drop_rights(self.uid)
+            if confine.AVAILABLE:
+                confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL)
+            if self.filtered:
+                confine.filter_system_calls(only_own_signals=not self.namespaces)
+            os.write(len(fds) - 1, b"1")
+            os.close(len(fds) - 1)
+            main()
+        finally:
+            os._exit(1)  # main ends the process itself; an exception must not return into the server's loop
+
+    def read_until(self, fd: int, child: int | None, deadline: float, limit: int) -> tuple[bytes, str]:
+        """What comes from fd, and why reading ended: "end" (end of file, or the child is gone), "timeout", "output"."""
+        data = bytearray()
+        poller = select.poll()
+        poller.register(fd, select.POLLIN)
+        poller.register(self.sock, select.POLLIN)
+        os.set_blocking(fd, False)
+        while (left := deadline - time.monotonic()) > 0:
+            gone = child is not None and has_ended(child)
+            for number, _ in poller.poll(0 if gone else min(left, 0.02 if child is not None else left) * 1000 + 1):
+                if number != fd:  # the parent never speaks during a job, so this is its end
+                    self.stop()
+            try:
+                while part := os.read(fd, 1 << 16):
+                    data += part
+                    if len(data) > limit:
+                        return bytes(data[:limit]), "output limit"
+                return bytes(data), "end"
+            except BlockingIOError:
+                if gone:
+                    return bytes(data), "end"
+        return bytes(data), "timeout"
+
+    def kill_children(self) -> None:
+        """Kills every process of the job and reaps it. In namespaces the death of the first takes the others with it."""
+        for pid in self.children:
+            for kill in (os.kill, os.killpg):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        self.children.clear()
+        while not self.namespaces:  # those who left the session are now children of this process, their subreaper
+            try:
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                for orphan in children_of(os.getpid()):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(orphan, signal.SIGKILL)
+                time.sleep(0.001)
+
+    def stop(self, *_: Any) -> None:
+        self.kill_children()
+        os._exit(0)
+
+
+class Descriptor:
+    """A file descriptor that is closed once, at the latest at the end of its with block."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __enter__(self) -> "Descriptor":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def judge_main() -> None:
+    """The judge's process: channel 3, tests 4, verdict to 5."""
+    with open(4, "rb") as file:
+        payload = json.loads(file.read())
+    verdict = harness.judge(socket.socket(fileno=3), payload)
+    os.write(5, json.dumps(verdict).encode()[:VERDICT_BYTES])
+    os._exit(0)
+
+
+def candidate_main(run: Callable[..., None], *texts: str) -> None:
+    random.seed(0)  # a verdict must not depend on the sandbox's history
+    with contextlib.suppress(harness.Gone):
+        run(socket.socket(fileno=3), *texts)
+    os._exit(0)
+
+
+def has_ended(pid: int) -> bool:
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def ending(pid: int) -> str:
+    """How a child ended, if it did within a moment: "exit code 3", "SIGSEGV", or ""."""
+    for _ in range(100):
+        if (state := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+            exited = state.si_code == os.CLD_EXITED
+            return f"exit code {state.si_status}" if exited else signal.Signals(state.si_status).name
+        time.sleep(0.002)
+    return ""
+
+
+def children_of(pid: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir() if Path("/proc/self/stat").exists() else []:
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == pid:
+                    found.append(int(entry.name))
+    return found
+
+
+def tasks_of_this_user() -> int:
+    """Threads that count against this user's process limit before any program runs."""
+    count = 0
+    for entry in Path("/proc").iterdir() if Path("/proc/self/task").exists() else []:
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                count += len(os.listdir(entry / "task")) if entry.stat().st_uid == os.geteuid() else 0
+    return count
+
+
+def remove_folder(folder: str) -> None:
+    """Removes a program's folder, whatever permissions the program gave to what is in it."""
+    for root, folders, _ in os.walk(folder):
+        for name in folders:
+            path = os.path.join(root, name)
+            if not os.path.islink(path):
+                os.chmod(path, 0o700)
+    shutil.rmtree(folder)
+
+
+def receive_job(sock: socket.socket) -> tuple[dict[str, Any], int] | None:
+    """The next job and its descriptor, or None when the parent has gone."""
+    head, fds, _, _ = socket.recv_fds(sock, 4, 1)
+    if len(head) < 4 or not fds:
+        return None
+    os.set_inheritable(fds[0], False)
+    length = int.from_bytes(head, "little")
+    body = bytearray()
+    while len(body) < length:
+        part = sock.recv(min(1 << 20, length - len(body)))
+        if not part:
+            return None
+        body += part
+    return json.loads(body), fds[0]
+
+
+def send(sock: socket.socket, message: dict[str, Any]) -> None:
+    data = json.dumps(message).encode()
+    sock.sendall(len(data).to_bytes(4, "little") + data)
+
+
+def main() -> None:
+    fd, mode, base = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+    with socket.socket(fileno=fd) as sock, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        Server(sock, mode, base).serve()

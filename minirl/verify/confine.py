@@ -16,7 +16,7 @@ CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
-# statvfs flags that a remount must repeat in a user namespace (mount_namespaces(7): such flags are locked), as MS_ flags
+# statvfs flags that a remount must repeat in a user namespace (mount_namespaces(7): they are locked), as MS_ flags
 LOCKED = {2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}
 MNT_DETACH = 2
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 22, 36, 38
@@ -102,6 +102,28 @@ def private_tmp(size_bytes: int) -> None:
     mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, f"size={size_bytes},nr_inodes=2000,mode=1777")
 
 
+def landlock(readable: list[str], writable: list[str]) -> None:
+    """From here on this process sees only these files, and can neither read nor trace a process outside (Linux 5.13).
+
+    For where no mount namespace may be made. Source: the kernel's userspace-api/landlock.rst; the numbers are common.
+    """
+    version = _check(libc.syscall(444, None, 0, 1), "landlock_create_ruleset")
+    everything = (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(version, 16)) - 1
+    handled = struct.pack("<QQQ", everything, 3 if version >= 4 else 0, 3 if version >= 6 else 0)  # files, TCP, scopes
+    size = 8 if version < 4 else 16 if version < 6 else 24
+    rules = _check(libc.syscall(444, handled, ctypes.c_size_t(size), 0), "landlock_create_ruleset")
+    read, file_only = 0b1101, 0b100000000000111 & everything
+    allowed = [(path, read) for path in readable] + [(path, everything) for path in writable]
+    for path, access in allowed:
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        access = access if os.path.isdir(path) else access & file_only
+        _check(libc.syscall(445, rules, 1, struct.pack("<Qi", access, fd), 0), f"landlock_add_rule {path}")
+        os.close(fd)
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    _check(libc.syscall(446, rules, 0), "landlock_restrict_self")
+    os.close(rules)
+
+
 def set_limits(memory: int, cpu_seconds: int, file_bytes: int, processes: int) -> None:
     limits = {
         resource.RLIMIT_AS: memory,
@@ -147,6 +169,7 @@ _COMMON_DENIED = (424, 425, 426, 427, 428, 429, 430, 432, 434, 438, 442)
 _CLONE3 = 435
 _MACHINES = {"x86_64": (0xC000003E, _X86, _X86_DENIED), "aarch64": (0xC00000B7, _ARM, _ARM_DENIED)}
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+Step = tuple[int, int, int, int]  # operation, jump if true, jump if false, operand
 _ALLOW, _KILL, _EPERM, _ENOSYS = 0x7FFF0000, 0x80000000, 0x00050001, 0x00050026
 
 
@@ -160,15 +183,17 @@ def filter_system_calls(only_own_signals: bool) -> None:
         raise OSError(f"no system call table for {platform.machine()}")
     architecture, numbers, denied = _MACHINES[platform.machine()]
     code = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
-    code += [(_AT_LEAST, 0, 1, 0x40000000), (_RETURN, 0, 0, _EPERM)]  # the x32 numbers are another way to the same calls
+    code += [
+        (_AT_LEAST, 0, 1, 0x40000000),
+        (_RETURN, 0, 0, _EPERM),
+    ]  # the x32 numbers are another way to the same calls
     for number in (*denied, *_COMMON_DENIED, numbers["connect"], numbers["bind"]):
         code += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _EPERM)]
     code += [(_EQUAL, 0, 1, _CLONE3), (_RETURN, 0, 0, _ENOSYS)]  # its flags are in memory; libc falls back to clone
 
-    def first_argument(number: int, test: int, value: int, if_true: int, if_false: int) -> list[tuple[int, ...]]:
-        return [(_EQUAL, 0, 4, number), (_LOAD, 0, 0, 16), (test, 0, 1, value), (_RETURN, 0, 0, if_true)] + [
-            (_RETURN, 0, 0, if_false)
-        ]
+    def first_argument(number: int, test: int, value: int, if_true: int, if_false: int) -> list[Step]:
+        steps = [(_EQUAL, 0, 4, number), (_LOAD, 0, 0, 16), (test, 0, 1, value)]
+        return [*steps, (_RETURN, 0, 0, if_true), (_RETURN, 0, 0, if_false)]
 
     namespaces = CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS
     code += first_argument(numbers["clone"], _ANY_BIT, namespaces, _EPERM, _ALLOW)

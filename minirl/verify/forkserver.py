@@ -14,20 +14,30 @@ import json
 import os
 import random
 import select
-import shutil
 import signal
 import socket
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from minirl.verify import confine, harness
+from minirl.verify import channel, confine, harness
+from minirl.verify.children import (
+    Descriptor,
+    children_of,
+    ending,
+    folders_of_python,
+    has_ended,
+    remove_folder,
+    tasks_of_this_user,
+    works,
+)
 
 # Imported once here, so that no program pays for them.
-WARM = "bisect collections copy datetime decimal fractions functools heapq io itertools math operator random re statistics"
+WARM = (
+    "bisect collections copy datetime decimal fractions functools heapq io itertools math operator random re statistics"
+)
 WARM += " string sys threading time typing types dataclasses enum array cmath queue hashlib"
 TMP_BYTES = 64 << 20
 FILE_BYTES = 16 << 20
@@ -44,17 +54,24 @@ class Server:
         self.namespaces = mode in ("full", "shared files")
         self.uid = 61184 + os.getpid() % 4096 if self.root else None  # a number without processes, not a named user
         self.processes = PROCESSES if self.root else PROCESSES + tasks_of_this_user()
+        self.shown = folders_of_python()
         for name in WARM.split():
             importlib.import_module(name)
         if confine.AVAILABLE:
             # The server may not leave children behind, so without namespaces it gets time to kill them.
             confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL if self.namespaces else signal.SIGTERM)
-            confine.prctl(confine.PR_SET_DUMPABLE, 0 if self.root else 1)  # uid_map of a server that is not root needs 1
+            confine.prctl(
+                confine.PR_SET_DUMPABLE, 0 if self.root else 1
+            )  # uid_map of a server that is not root needs 1
             confine.prctl(confine.PR_SET_CHILD_SUBREAPER, 1)
         signal.signal(signal.SIGTERM, self.stop)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self.enter_namespaces()
-        self.filtered = confine.AVAILABLE and self.filter_works()
+        self.filtered = confine.AVAILABLE and works(lambda: confine.filter_system_calls(True))
+        self.locked = (
+            self.mode != "full" and confine.AVAILABLE and works(lambda: confine.landlock(self.shown, [self.base]))
+        )
+        self.readable = works(self.read_library)
         gc.collect()
         gc.freeze()
 
@@ -66,23 +83,13 @@ class Server:
         confine.unshare(confine.CLONE_NEWNET | confine.CLONE_NEWIPC | confine.CLONE_NEWUTS | confine.CLONE_NEWNS)
         self.own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         if self.mode == "full":
-            prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable))}
-            system = ["/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache"]
-            shown = [path for path in system if os.path.isdir(path)]
-            for path in sorted(prefixes):
-                if not any(path == top or path.startswith(top + "/") for top in shown):
-                    shown.append(path)
-            confine.hide_file_system(self.base, shown, [path for path in DEVICES if os.path.exists(path)])
+            confine.hide_file_system(self.base, self.shown, [path for path in DEVICES if os.path.exists(path)])
 
-    def filter_works(self) -> bool:
-        pid = os.fork()
-        if pid == 0:
-            try:
-                confine.filter_system_calls(only_own_signals=True)
-                os._exit(0)
-            except OSError:
-                os._exit(1)
-        return os.waitpid(pid, 0)[1] == 0
+    def read_library(self) -> None:
+        """Raises OSError when a program cannot import what is not warm (Python in a folder that only root may read)."""
+        if self.uid is not None:
+            os.setresuid(self.uid, self.uid, self.uid)
+        os.stat(os.path.dirname(importlib.__file__))
 
     def in_force(self) -> dict[str, bool]:
         return {
@@ -93,7 +100,9 @@ class Server:
             "system call filter": self.filtered,
             "process namespace": self.namespaces,
             "no network": self.namespaces or self.filtered,
-            "file system hidden and read-only": self.mode == "full",
+            "file system hidden and read-only": self.mode == "full" or self.locked,
+            "other processes cannot be read": self.root or self.namespaces or self.locked,
+            "the whole standard library": self.readable,
         }
 
     def serve(self) -> None:
@@ -118,7 +127,9 @@ class Server:
     def run_tests(self, job: dict[str, Any], payload: int, folder: str) -> dict[str, Any]:
         """The judge with the tests, and the candidate with the code, in two children that share one socket pair."""
         with contextlib.ExitStack() as stack:
-            null, result, report = (stack.enter_context(Descriptor(fd)) for fd in (os.open("/dev/null", os.O_RDWR), *os.pipe()))
+            null, result, report = (
+                stack.enter_context(Descriptor(fd)) for fd in (os.open("/dev/null", os.O_RDWR), *os.pipe())
+            )
             judges, candidates = (stack.enter_context(sock) for sock in socket.socketpair())
             nulls = [null.fd] * 3
             self.fork([*nulls, judges.fileno(), payload, report.fd], judge_main, job, folder)
@@ -136,7 +147,9 @@ class Server:
     def run_program(self, job: dict[str, Any], stdin: int, folder: str) -> dict[str, Any]:
         """One program with its stdin; what it wrote to stdout, and how it ended."""
         with contextlib.ExitStack() as stack:
-            null, output, writer = (stack.enter_context(Descriptor(fd)) for fd in (os.open("/dev/null", os.O_RDWR), *os.pipe()))
+            null, output, writer = (
+                stack.enter_context(Descriptor(fd)) for fd in (os.open("/dev/null", os.O_RDWR), *os.pipe())
+            )
             ours, theirs = (stack.enter_context(sock) for sock in socket.socketpair())
             main = functools.partial(candidate_main, harness.run_program, job["code"])
             program = self.fork([stdin, writer.fd, null.fd, theirs.fileno()], main, job, folder)
@@ -149,8 +162,8 @@ class Server:
                 outcome["ending"] = ending(program)
                 self.kill_children()
                 ours.settimeout(0.0)
-                with contextlib.suppress(harness.Gone):
-                    message = harness.Peer(ours, {}, {}).receive()
+                with contextlib.suppress(channel.Gone):
+                    message = channel.Peer(ours, {}, {}).receive()
                     if message[0] == "!" and len(message) == 3:
                         outcome |= {"status": "raised", "label": str(message[1]), "detail": str(message[2])}
             return outcome
@@ -170,33 +183,43 @@ class Server:
                     confine.setns(self.own_pids, confine.CLONE_NEWPID)
             self.children.append(pid)
             teller.close()
-            if not os.read(ready, 1):
-                raise OSError("a child could not be confined")
+            if (told := os.read(ready, 1000)) != b"1":
+                raise OSError(told.decode(errors="replace") or "a child ended before it was confined")
         return pid
 
     def child(self, fds: list[int], main: Callable[[], None], job: dict[str, Any], folder: str) -> None:
         """Confines this process for good, tells the server so, and runs main. Never returns."""
         try:
             os.setsid()
-            for number, high in enumerate([fcntl.fcntl(fd, fcntl.F_DUPFD, 1000) for fd in fds]):
+            for number, high in enumerate([fcntl.fcntl(fd, fcntl.F_DUPFD, 256) for fd in fds]):
                 os.dup2(high, number)
             os.closerange(len(fds), os.sysconf("SC_OPEN_MAX"))
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            if self.mode == "full":
-                confine.private_tmp(TMP_BYTES)
-            os.chdir(folder)
-            confine.set_limits(job["memory bytes"], int(job["seconds"]) + 2, FILE_BYTES, self.processes)
-            confine.drop_rights(self.uid)
-            if confine.AVAILABLE:
-                confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL)
-            if self.filtered:
-                confine.filter_system_calls(only_own_signals=not self.namespaces)
-            os.write(len(fds) - 1, b"1")
-            os.close(len(fds) - 1)
+            told = len(fds) - 1
+            try:
+                self.confine(job, folder)
+            except (OSError, ValueError) as error:
+                os.write(told, str(error).encode())
+                os._exit(1)
+            os.write(told, b"1")
+            os.close(told)
             main()
         finally:
             os._exit(1)  # main ends the process itself; an exception must not return into the server's loop
+
+    def confine(self, job: dict[str, Any], folder: str) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        if self.mode == "full":
+            confine.private_tmp(TMP_BYTES)
+        os.chdir(folder)
+        confine.set_limits(job["memory bytes"], int(job["seconds"]) + 2, FILE_BYTES, self.processes)
+        if self.locked:
+            confine.landlock([path for path in self.shown + DEVICES if os.path.exists(path)], [folder, "/dev/null"])
+        confine.drop_rights(self.uid)
+        if confine.AVAILABLE:
+            confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL)  # after the change of user, which clears it
+        if self.filtered:
+            confine.filter_system_calls(only_own_signals=not self.namespaces)
 
     def read_until(self, fd: int, child: int | None, deadline: float, limit: int) -> tuple[bytes, str]:
         """What comes from fd, and why reading ended: "end" (end of file, or the child is gone), "timeout", "output"."""
@@ -245,24 +268,6 @@ class Server:
         os._exit(0)
 
 
-class Descriptor:
-    """A file descriptor that is closed once, at the latest at the end of its with block."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-
-    def __enter__(self) -> "Descriptor":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
-
-
 def judge_main() -> None:
     """The judge's process: channel 3, tests 4, verdict to 5."""
     with open(4, "rb") as file:
@@ -274,53 +279,9 @@ def judge_main() -> None:
 
 def candidate_main(run: Callable[..., None], *texts: str) -> None:
     random.seed(0)  # a verdict must not depend on the sandbox's history
-    with contextlib.suppress(harness.Gone):
+    with contextlib.suppress(channel.Gone):
         run(socket.socket(fileno=3), *texts)
     os._exit(0)
-
-
-def has_ended(pid: int) -> bool:
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
-def ending(pid: int) -> str:
-    """How a child ended, if it did within a moment: "exit code 3", "SIGSEGV", or ""."""
-    for _ in range(100):
-        if (state := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
-            exited = state.si_code == os.CLD_EXITED
-            return f"exit code {state.si_status}" if exited else signal.Signals(state.si_status).name
-        time.sleep(0.002)
-    return ""
-
-
-def children_of(pid: int) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir() if Path("/proc/self/stat").exists() else []:
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == pid:
-                    found.append(int(entry.name))
-    return found
-
-
-def tasks_of_this_user() -> int:
-    """Threads that count against this user's process limit before any program runs."""
-    count = 0
-    for entry in Path("/proc").iterdir() if Path("/proc/self/task").exists() else []:
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                count += len(os.listdir(entry / "task")) if entry.stat().st_uid == os.geteuid() else 0
-    return count
-
-
-def remove_folder(folder: str) -> None:
-    """Removes a program's folder, whatever permissions the program gave to what is in it."""
-    for root, folders, _ in os.walk(folder):
-        for name in folders:
-            path = os.path.join(root, name)
-            if not os.path.islink(path):
-                os.chmod(path, 0o700)
-    shutil.rmtree(folder)
 
 
 def receive_job(sock: socket.socket) -> tuple[dict[str, Any], int] | None:

@@ -17,13 +17,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import minirl
-from minirl.verify import VerifierError, harness
+from minirl.verify import VerifierError, channel
 
 MODES = ("full", "shared files", "process")  # strongest first
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
@@ -78,7 +77,7 @@ class Sandbox:
         if tests is not None:
             payload |= {"kind": "script", "tests": tests}
         else:
-            peer = harness.Peer(None, {}, {})
+            peer = channel.Peer(None, {}, {})
             payload |= {"kind": "calls", "cases": [[peer.encode(part) for part in case] for case in cases]}
         return self._run({"kind": "tests", "code": code, "prelude": prelude}, json.dumps(payload).encode(), seconds)
 

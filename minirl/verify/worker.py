@@ -4,6 +4,7 @@ It promises: it imports the verifier and nothing of the trainer (no torch); it t
 says in a shared cell which item of a batch it is at and since when; it dies with its parent. Deadlines are the pool's.
 """
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -12,11 +13,15 @@ import resource
 import signal
 import socket
 import struct
+import subprocess
 import sys
+import tempfile
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
+import minirl
 from minirl.verify import ERROR, Verdict, VerifierError, load_verifier
 
 CELL = struct.Struct("<qd")  # index of the current item in its batch (-1: idle), time.monotonic() of its start
@@ -24,6 +29,8 @@ LENGTH = struct.Struct("<Q")
 FLUSH_SECONDS = 0.005  # results wait at most this long, or until an item that takes longer ends
 MATH_MEMORY = 4 << 30  # bytes of address space: a tower of powers must not take the memory of the node
 PR_SET_PDEATHSIG = 1
+START_SECONDS = 120.0  # importing sympy on a busy machine
+TALK_SECONDS = 20.0  # a message that is under way for longer means a stopped worker
 
 
 def write_message(sock: socket.socket, message: Any) -> None:
@@ -47,6 +54,71 @@ def _read_exactly(sock: socket.socket, count: int) -> bytes:
         parts.append(part)
         count -= len(part)
     return b"".join(parts)
+
+
+class Worker:
+    """The pool's side: one process, its socket, and the cell in which it says what it is doing."""
+
+    def __init__(self, name: str, options: dict[str, Any]) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs, tempfile.TemporaryFile() as cell:
+            cell.truncate(mmap.PAGESIZE)
+            self.cell = mmap.mmap(cell.fileno(), mmap.PAGESIZE)
+            CELL.pack_into(self.cell, 0, -1, 0.0)
+            environment = os.environ | {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+            environment |= {"MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+            root = str(Path(minirl.__file__).parents[1])
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+            numbers = [str(number) for number in (theirs.fileno(), cell.fileno(), os.getpid())]
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "minirl.verify.worker", *numbers],
+                stdin=subprocess.DEVNULL,
+                stdout=sys.__stderr__ if sys.__stderr__ is not None else subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), cell.fileno()),
+                env=environment,
+                start_new_session=True,
+            )
+        self.socket = ours
+        self.socket.settimeout(TALK_SECONDS)
+        self.started = time.monotonic()
+        self.ready = False
+        self.batch: list[Any | None] = []
+        self.left = 0
+        write_message(self.socket, (name, options))
+
+    def send(self, batch: list[Any]) -> None:
+        self.batch, self.left = list(batch), len(batch)
+        CELL.pack_into(self.cell, 0, 0, time.monotonic())
+        write_message(self.socket, [(item.problem, item.response, item.rollout) for item in batch])
+
+    def overdue(self, now: float) -> float:
+        """Seconds until this worker is late (negative: it is late)."""
+        if not self.ready:
+            return self.started + START_SECONDS - now
+        index, start = CELL.unpack_from(self.cell, 0)
+        item = self.batch[index] if 0 <= index < len(self.batch) else None
+        return start + item.deadline - now if item is not None else TALK_SECONDS
+
+    def current(self) -> Any | None:
+        index, _ = CELL.unpack_from(self.cell, 0)
+        return self.batch[index] if 0 <= index < len(self.batch) else None
+
+    def stop(self, gone: bool = False) -> str:
+        """Kills the whole process group, reaps it, and says how the process ended. gone: its socket is closed."""
+        try:
+            code = self.process.wait(
+                timeout=1.0 if gone else 0.0
+            )  # the socket closes a little before the exit code is known
+        except subprocess.TimeoutExpired:
+            code = None
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # the group is gone (macOS: PermissionError)
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.socket.close()
+        self.cell.close()
+        if code is None:
+            return "killed by the pool"
+        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
 def die_with_parent(parent_pid: int) -> None:

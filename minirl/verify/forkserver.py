@@ -57,16 +57,15 @@ class Server:
         self.shown = folders_of_python()
         for name in WARM.split():
             importlib.import_module(name)
-        if confine.AVAILABLE:
-            # The server may not leave children behind, so without namespaces it gets time to kill them.
-            confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL if self.namespaces else signal.SIGTERM)
-            confine.prctl(
-                confine.PR_SET_DUMPABLE, 0 if self.root else 1
-            )  # uid_map of a server that is not root needs 1
-            confine.prctl(confine.PR_SET_CHILD_SUBREAPER, 1)
         signal.signal(signal.SIGTERM, self.stop)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        self.enter_namespaces()
+        if self.namespaces:
+            self.enter_namespaces()
+        if confine.AVAILABLE:
+            # The server may leave no child behind, so without namespaces it gets a signal on which it kills them.
+            confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL if self.namespaces else signal.SIGTERM)
+            confine.prctl(confine.PR_SET_CHILD_SUBREAPER, 1)
+            confine.prctl(confine.PR_SET_DUMPABLE, 0)
         self.filtered = confine.AVAILABLE and works(lambda: confine.filter_system_calls(True))
         self.locked = (
             self.mode != "full" and confine.AVAILABLE and works(lambda: confine.landlock(self.shown, [self.base]))
@@ -76,11 +75,15 @@ class Server:
         gc.freeze()
 
     def enter_namespaces(self) -> None:
-        if not self.namespaces:
-            return
+        """Goes on in a child that is the first process of its namespace: when that ends, everything under it ends."""
         if not self.root:
             confine.own_user_namespace()
-        confine.unshare(confine.CLONE_NEWNET | confine.CLONE_NEWIPC | confine.CLONE_NEWUTS | confine.CLONE_NEWNS)
+        kinds = confine.CLONE_NEWNET | confine.CLONE_NEWIPC | confine.CLONE_NEWUTS | confine.CLONE_NEWNS
+        confine.unshare(kinds | confine.CLONE_NEWPID)
+        confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL)
+        if pid := os.fork():
+            self.sock.close()
+            os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) % 256)
         self.own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         if self.mode == "full":
             confine.hide_file_system(self.base, self.shown, [path for path in DEVICES if os.path.exists(path)])

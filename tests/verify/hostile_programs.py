@@ -34,14 +34,16 @@ def unexpected(verifier, problem, programs, port=9):
 def processes_left(verifier) -> list[str]:
     """Command lines of the processes that a program may have left: forks of the server, and the marked program."""
     found = []
-    base, server = verifier.sandbox._base, verifier.sandbox._process.pid
+    base, launcher = verifier.sandbox._base, verifier.sandbox._process.pid
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != server:
+        if entry.name.isdigit() and int(entry.name) != launcher:
             try:
                 line = entry.joinpath("cmdline").read_text()
+                parent = int(entry.joinpath("stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue
-            if base in line or "31.4159" in line:
+            server = parent == launcher and verifier.sandbox.mode != "process"
+            if (base in line and not server) or "31.4159" in line:
                 found.append(f"{entry.name}: {line}")
     return found
 

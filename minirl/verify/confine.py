@@ -155,11 +155,53 @@ def drop_rights(uid: int | None) -> None:
 # Numbers of system calls. Sources: the kernel's syscall_64.tbl and asm-generic/unistd.h (424 and above are common).
 _X86 = {"clone": 56, "socket": 41, "connect": 42, "bind": 49, "prctl": 157, "prlimit64": 302, "kill": 62, "tkill": 200}
 _X86 |= {"tgkill": 234, "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297}
-_X86_DENIED = (101, 135, 155, 161, 165, 166, 167, 169, 175, 246, 248, 249, 250, 272, 298, 304, 308, 310, 311, 312)
+_X86_DENIED: tuple[int, ...] = (
+    101,
+    135,
+    155,
+    161,
+    165,
+    166,
+    167,
+    169,
+    175,
+    246,
+    248,
+    249,
+    250,
+    272,
+    298,
+    304,
+    308,
+    310,
+    311,
+    312,
+)
 _X86_DENIED += (313, 321, 323)
 _ARM = {"clone": 220, "socket": 198, "connect": 203, "bind": 200, "prctl": 167, "prlimit64": 261, "kill": 129}
 _ARM |= {"tkill": 130, "tgkill": 131, "rt_sigqueueinfo": 138, "rt_tgsigqueueinfo": 240}
-_ARM_DENIED = (117, 92, 41, 51, 40, 39, 224, 142, 105, 104, 217, 218, 219, 97, 241, 265, 268, 270, 271, 272)
+_ARM_DENIED: tuple[int, ...] = (
+    117,
+    92,
+    41,
+    51,
+    40,
+    39,
+    224,
+    142,
+    105,
+    104,
+    217,
+    218,
+    219,
+    97,
+    241,
+    265,
+    268,
+    270,
+    271,
+    272,
+)
 _ARM_DENIED += (273, 280, 282)
 # ptrace personality pivot_root chroot mount umount2 swapon reboot init_module kexec_load add_key request_key keyctl
 # unshare perf_event_open open_by_handle_at setns process_vm_readv process_vm_writev kcmp finit_module bpf userfaultfd;
@@ -173,16 +215,19 @@ Step = tuple[int, int, int, int]  # operation, jump if true, jump if false, oper
 _ALLOW, _KILL, _EPERM, _ENOSYS = 0x7FFF0000, 0x80000000, 0x00050001, 0x00050026
 
 
-def filter_system_calls(only_own_signals: bool) -> None:
-    """From here on: no network socket, no namespaces, mounts, tracing or keys, and the death signal stays set.
+_OWN_PID = 0x7EAD0001  # stands for the process's number until that is known
 
-    only_own_signals: signals reach this process and its process group only; for where no pid namespace keeps the others
-    out of sight. Raises OSError on a machine whose system call numbers are not known here.
+
+def system_call_filter(only_own_signals: bool) -> bytes:
+    """The program for `install_filter`. OSError on a machine whose system call numbers are not known here.
+
+    It denies network sockets, namespaces, mounts, tracing, keys, limits of other processes, and undoing the death signal.
+    only_own_signals: signals reach this process and its group only; for where no namespace keeps the others out of sight.
     """
     if platform.machine() not in _MACHINES:
         raise OSError(f"no system call table for {platform.machine()}")
     architecture, numbers, denied = _MACHINES[platform.machine()]
-    code = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
+    code: list[Step] = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
     code += [
         (_AT_LEAST, 0, 1, 0x40000000),
         (_RETURN, 0, 0, _EPERM),
@@ -191,25 +236,28 @@ def filter_system_calls(only_own_signals: bool) -> None:
         code += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _EPERM)]
     code += [(_EQUAL, 0, 1, _CLONE3), (_RETURN, 0, 0, _ENOSYS)]  # its flags are in memory; libc falls back to clone
 
-    def first_argument(number: int, test: int, value: int, if_true: int, if_false: int) -> list[Step]:
-        steps = [(_EQUAL, 0, 4, number), (_LOAD, 0, 0, 16), (test, 0, 1, value)]
+    def first_argument(name: str, test: int, value: int, if_true: int, if_false: int) -> list[Step]:
+        steps = [(_EQUAL, 0, 4, numbers[name]), (_LOAD, 0, 0, 16), (test, 0, 1, value)]
         return [*steps, (_RETURN, 0, 0, if_true), (_RETURN, 0, 0, if_false)]
 
     namespaces = CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS
-    code += first_argument(numbers["clone"], _ANY_BIT, namespaces, _EPERM, _ALLOW)
-    code += first_argument(numbers["socket"], _EQUAL, 1, _ALLOW, _EPERM)  # AF_UNIX, for socketpair-like use
-    code += first_argument(numbers["prctl"], _EQUAL, PR_SET_PDEATHSIG, _EPERM, _ALLOW)
-    code += first_argument(numbers["prlimit64"], _EQUAL, 0, _ALLOW, _EPERM)
+    code += first_argument("clone", _ANY_BIT, namespaces, _EPERM, _ALLOW)
+    code += first_argument("socket", _EQUAL, 1, _ALLOW, _EPERM)  # AF_UNIX, which event loops use in pairs
+    code += first_argument("prctl", _EQUAL, PR_SET_PDEATHSIG, _EPERM, _ALLOW)
+    code += first_argument("prlimit64", _EQUAL, 0, _ALLOW, _EPERM)
     if only_own_signals:
-        code += [
-            step
-            for name in ("rt_sigqueueinfo", "rt_tgsigqueueinfo", "tkill", "tgkill")
-            for step in first_argument(numbers[name], _EQUAL, os.getpid(), _ALLOW, _EPERM)
-        ]
-        code += [(_EQUAL, 0, 5, numbers["kill"]), (_LOAD, 0, 0, 16), (_EQUAL, 1, 0, os.getpid()), (_EQUAL, 0, 1, 0)]
+        for name in ("rt_sigqueueinfo", "rt_tgsigqueueinfo", "tkill", "tgkill"):
+            code += first_argument(name, _EQUAL, _OWN_PID, _ALLOW, _EPERM)
+        code += [(_EQUAL, 0, 5, numbers["kill"]), (_LOAD, 0, 0, 16), (_EQUAL, 1, 0, _OWN_PID), (_EQUAL, 0, 1, 0)]
         code += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _EPERM)]
     code.append((_RETURN, 0, 0, _ALLOW))
-    program = ctypes.create_string_buffer(b"".join(struct.pack("<HBBI", *step) for step in code))
-    header = ctypes.create_string_buffer(struct.pack("<HxxxxxxQ", len(code), ctypes.addressof(program)))
+    return b"".join(struct.pack("<HBBI", *step) for step in code)
+
+
+def install_filter(program: bytes) -> None:
+    """From here on this process and all it starts can make only the system calls that the program allows."""
+    program = program.replace(struct.pack("<I", _OWN_PID), struct.pack("<I", os.getpid()))
+    code = ctypes.create_string_buffer(program, len(program))
+    header = ctypes.create_string_buffer(struct.pack("<HxxxxxxQ", len(program) // 8, ctypes.addressof(code)))
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     _check(libc.prctl(PR_SET_SECCOMP, ctypes.c_ulong(2), header, 0, 0), "seccomp")

@@ -49,7 +49,7 @@ DEVICES = ["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"]
 class Server:
     def __init__(self, sock: socket.socket, mode: str, base: str) -> None:
         self.sock, self.mode, self.base = sock, mode, base
-        self.children: list[int] = []
+        self.children: dict[int, int] = {}  # process, and where it says that it is confined
         self.root = os.geteuid() == 0
         self.namespaces = mode in ("full", "shared files")
         self.uid = 61184 + os.getpid() % 4096 if self.root else None  # a number without processes, not a named user
@@ -66,7 +66,7 @@ class Server:
             confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL if self.namespaces else signal.SIGTERM)
             confine.prctl(confine.PR_SET_CHILD_SUBREAPER, 1)
             confine.prctl(confine.PR_SET_DUMPABLE, 0)
-        self.filtered = confine.AVAILABLE and works(lambda: confine.filter_system_calls(True))
+        self.filter = self.system_call_filter()
         self.locked = (
             self.mode != "full" and confine.AVAILABLE and works(lambda: confine.landlock(self.shown, [self.base]))
         )
@@ -88,6 +88,16 @@ class Server:
         if self.mode == "full":
             confine.hide_file_system(self.base, self.shown, [path for path in DEVICES if os.path.exists(path)])
 
+    def system_call_filter(self) -> bytes:
+        """The filter for every program, or b"" where this system does not have it."""
+        if not confine.AVAILABLE:
+            return b""
+        try:
+            program = confine.system_call_filter(only_own_signals=not self.namespaces)
+        except OSError:
+            return b""
+        return program if works(lambda: confine.install_filter(program)) else b""
+
     def read_library(self) -> None:
         """Raises OSError when a program cannot import what is not warm (Python in a folder that only root may read)."""
         if self.uid is not None:
@@ -100,9 +110,9 @@ class Server:
             "resource limits": True,
             "empty environment, no inherited descriptors": True,
             "a user of its own without rights": self.root or self.namespaces,
-            "system call filter": self.filtered,
+            "system call filter": bool(self.filter),
             "process namespace": self.namespaces,
-            "no network": self.namespaces or self.filtered,
+            "no network": self.namespaces or bool(self.filter),
             "file system hidden and read-only": self.mode == "full" or self.locked,
             "other processes cannot be read": self.root or self.namespaces or self.locked,
             "the whole standard library": self.readable,
@@ -135,9 +145,10 @@ class Server:
             )
             judges, candidates = (stack.enter_context(sock) for sock in socket.socketpair())
             nulls = [null.fd] * 3
-            self.fork([*nulls, judges.fileno(), payload, report.fd], judge_main, job, folder)
+            judge = self.fork([*nulls, judges.fileno(), payload, report.fd], judge_main, job, folder)
             main = functools.partial(candidate_main, harness.run_candidate, job["prelude"], job["code"])
             candidate = self.fork([*nulls, candidates.fileno()], main, job, folder)
+            self.confirm(judge, candidate)
             for mine in (judges, candidates, report):
                 mine.close()
             start = time.monotonic()
@@ -156,6 +167,7 @@ class Server:
             ours, theirs = (stack.enter_context(sock) for sock in socket.socketpair())
             main = functools.partial(candidate_main, harness.run_program, job["code"])
             program = self.fork([stdin, writer.fd, null.fd, theirs.fileno()], main, job, folder)
+            self.confirm(program)
             for mine in (writer, theirs):
                 mine.close()
             start = time.monotonic()
@@ -174,7 +186,7 @@ class Server:
     def fork(self, fds: list[int], main: Callable[[], None], job: dict[str, Any], folder: str) -> int:
         """A confined child that runs main with `fds` as its descriptors 0, 1, 2 ... and no other. OSError: no child."""
         ready, tell = os.pipe()
-        with Descriptor(ready), Descriptor(tell) as teller:
+        with Descriptor(tell):
             if self.namespaces:
                 confine.unshare(confine.CLONE_NEWPID)
             try:
@@ -184,11 +196,14 @@ class Server:
             finally:
                 if self.namespaces:  # the next child gets a process namespace of its own again
                     confine.setns(self.own_pids, confine.CLONE_NEWPID)
-            self.children.append(pid)
-            teller.close()
-            if (told := os.read(ready, 1000)) != b"1":
-                raise OSError(told.decode(errors="replace") or "a child ended before it was confined")
+        self.children[pid] = ready
         return pid
+
+    def confirm(self, *pids: int) -> None:
+        """Waits until the children are confined; OSError with the reason when one could not be."""
+        for pid in pids:
+            if (told := os.read(self.children[pid], 1000)) != b"1":
+                raise OSError(told.decode(errors="replace") or "a child ended before it was confined")
 
     def child(self, fds: list[int], main: Callable[[], None], job: dict[str, Any], folder: str) -> None:
         """Confines this process for good, tells the server so, and runs main. Never returns."""
@@ -221,8 +236,8 @@ class Server:
         confine.drop_rights(self.uid)
         if confine.AVAILABLE:
             confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL)  # after the change of user, which clears it
-        if self.filtered:
-            confine.filter_system_calls(only_own_signals=not self.namespaces)
+        if self.filter:
+            confine.install_filter(self.filter)
 
     def read_until(self, fd: int, child: int | None, deadline: float, limit: int) -> tuple[bytes, str]:
         """What comes from fd, and why reading ended: "end" (end of file, or the child is gone), "timeout", "output"."""
@@ -253,8 +268,10 @@ class Server:
             for kill in (os.kill, os.killpg):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     kill(pid, signal.SIGKILL)
+        while self.children:
+            pid, ready = self.children.popitem()
+            os.close(ready)
             os.waitpid(pid, 0)
-        self.children.clear()
         while not self.namespaces:  # those who left the session are now children of this process, their subreaper
             try:
                 pid, _ = os.waitpid(-1, os.WNOHANG)

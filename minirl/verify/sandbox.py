@@ -9,6 +9,7 @@ Promises: every process of a program is dead and reaped, and its folder gone, be
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,8 +29,24 @@ from minirl.verify import VerifierError, channel
 MODES = ("full", "shared files", "process")  # strongest first
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
 ENVIRONMENT |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-START = "import sys; sys.path.insert(0, sys.argv[4]); from minirl.verify import forkserver; del sys.path[0]; forkserver.main()"
+START = (
+    "import sys; sys.path.insert(0, sys.argv[4]); from minirl.verify import forkserver as f; del sys.path[0]; f.main()"
+)
+PREFIX = "minirl-sandbox-"
 GRACE_SECONDS = 10.0  # the fork server answers within a job's limit; after this it is taken for dead
+
+
+def remove_stale_folders() -> None:
+    """Removes what users of a sandbox left who were killed themselves: folders that nobody holds a lock on."""
+    for path in Path(tempfile.gettempdir()).glob(PREFIX + "*"):
+        with contextlib.suppress(OSError):  # somebody else's, in use, or gone by now
+            fd = os.open(path, os.O_RDONLY)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if path.stat().st_uid == os.geteuid() and path.stat().st_mtime < time.time() - 60.0:
+                    shutil.rmtree(path)
+            finally:
+                os.close(fd)
 
 
 class Sandbox:
@@ -96,8 +114,8 @@ class Sandbox:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
         self._process = None
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(self._base)
+        os.close(self._lock)
+        shutil.rmtree(self._base)
 
     def __enter__(self) -> "Sandbox":
         return self
@@ -108,8 +126,11 @@ class Sandbox:
     def _start(self, mode: str) -> None:
         if mode != "process" and sys.platform != "linux":
             raise VerifierError("namespaces are a feature of Linux")
-        self._base = tempfile.mkdtemp(prefix="minirl-sandbox-")
+        remove_stale_folders()
+        self._base = tempfile.mkdtemp(prefix=PREFIX)
         os.chmod(self._base, 0o711)
+        self._lock = os.open(self._base, os.O_RDONLY)  # held for as long as the folder is in use
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._socket, theirs = socket.socketpair()
         root = str(Path(minirl.__file__).parents[1])
         with theirs, tempfile.TemporaryFile() as errors:

@@ -325,7 +325,11 @@ HARM = [
         "def solve(x):\n    a = [0]\n    for _ in range(40): a = [a, a]\n    return a",
         {"<timeout>", "MemoryLimit", "OutputLimit"},
     ),
-    ("an integer without end", "def solve(x): return 1 << (1 << 27)", {"<timeout>", "OutputLimit", "WrongAnswer", "MemoryLimit"}),
+    (
+        "an integer without end",
+        "def solve(x): return 1 << (1 << 27)",
+        {"<timeout>", "OutputLimit", "WrongAnswer", "MemoryLimit"},
+    ),
     (
         "an exception that raises",
         "class E(Exception):\n    def __str__(self): raise self\ndef solve(x): raise E",

@@ -149,7 +149,9 @@ def test_nothing_survives_the_death_of_the_process_that_uses_it(mode):
             return count
 
         end = time.monotonic() + 5
-        expected = 6 if mode == "process" else 7  # server, judge, four copies of the candidate; and the server's launcher
+        expected = (
+            6 if mode == "process" else 7
+        )  # server, judge, four copies of the candidate; and the server's launcher
         while alive() < expected and time.monotonic() < end:
             time.sleep(0.02)
         assert alive() == expected

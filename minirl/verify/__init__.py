@@ -53,6 +53,8 @@ class VerifierError(RuntimeError):
 def load_verifier(name: str, **options: Any) -> Verifier:
     """The verifier called `name`: "math", "code", "combine", or "path/to/file.py:function" (rewards.py).
 
+    "rows" is that of `python -m minirl.verify`.
+
     The options go to its constructor. An unknown name or option is a VerifierError that says so.
     """
     try:
@@ -60,6 +62,10 @@ def load_verifier(name: str, **options: Any) -> Verifier:
             from minirl.verify.math import MathVerifier
 
             return MathVerifier(**options)
+        if name == "rows":
+            from minirl.verify.__main__ import RowVerifier
+
+            return RowVerifier(**options)
         if name == "code":
             from minirl.verify.code import CodeVerifier
 

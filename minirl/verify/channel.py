@@ -79,6 +79,7 @@ def call(function: Any, *args: Any, **kwargs: Any) -> Any:
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "call": call,
+    "value": lambda value: value,
     "getattr": getattr,
     "setattr": setattr,
     "list": list,
@@ -183,7 +184,7 @@ class Peer:
         return bytes(data)
 
     def ask(self, operation: str, handle: int | str, *args: Any, **kwargs: Any) -> Any:
-        self.calls += 1
+        self.calls += operation == "call"
         try:
             self.send(
                 ["?", operation, handle, [self.encode(a) for a in args], {k: self.encode(v) for k, v in kwargs.items()}]

@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import minirl
 from minirl.verify import VerifierError, channel
@@ -34,6 +34,11 @@ START = (
 )
 PREFIX = "minirl-sandbox-"
 GRACE_SECONDS = 10.0  # the fork server answers within a job's limit; after this it is taken for dead
+
+
+def open_in_memory() -> IO[bytes]:
+    """A file without a name, in memory where the system has such files."""
+    return os.fdopen(os.memfd_create("payload"), "w+b") if sys.platform == "linux" else tempfile.TemporaryFile()
 
 
 def remove_stale_folders() -> None:
@@ -164,8 +169,9 @@ class Sandbox:
         job |= {"seconds": seconds, "memory bytes": self.memory_bytes, "output bytes": self.output_bytes}
         body = json.dumps(job).encode()
         try:
-            with tempfile.TemporaryFile() as file:
+            with open_in_memory() as file:
                 file.write(payload)
+                file.flush()
                 file.seek(0)
                 socket.send_fds(self._socket, [len(body).to_bytes(4, "little")], [file.fileno()])
                 self._socket.sendall(body)

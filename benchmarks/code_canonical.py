@@ -36,8 +36,8 @@ def canonical(row: dict[str, Any]) -> str:
 def mutants(row: dict[str, Any]) -> list[str]:
     """Programs that must fail, made from the canonical one in ways that do not depend on its problem.
 
-    Cut in the middle of its last line; the function gone; its answer wrapped in a list; an exception after its answer; its
-    answer an object that says it equals everything.
+    A bracket left open in its last line; the function gone; its answer put into a list; an exception instead of its
+    answer; an object that says it equals everything.
     """
     program, name = canonical(row), row["entry_point"]
     rename = program + f"\n_kept = {name}\n"

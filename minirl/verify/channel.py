@@ -1,7 +1,7 @@
 """The channel between the judge's process and the candidate's: plain values as JSON, everything else by reference.
 
 A value that comes out of it is built anew from exact built-in types, so that no comparison, length or hash of the
-candidate's own is ever run where expected values are. Anything else arrives as a Remote, which equals nothing but itself.
+candidate's own is ever run where expected values are. Anything else arrives as a Remote, equal to nothing but itself.
 Standard library only.
 """
 
@@ -118,7 +118,7 @@ class Peer:
             return [kind.__name__, value.hex()]
         if kind is complex:
             return ["complex", value.real, value.imag]
-        if isinstance(value, type) and kind is type and getattr(builtins, value.__name__, None) is value:
+        if isinstance(value, type) and vars(builtins).get(value.__name__) is value:
             return ["type", value.__name__]
         if isinstance(value, Remote):
             return ["yours", value._handle]

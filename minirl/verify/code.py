@@ -1,7 +1,7 @@
 """Verdicts on Python programs: extract the code of a response, run it in the sandbox, name the first error.
 
 A problem's facts say how it is tested:
-* tests: Python source with asserts (entry_point: the function; a `check(candidate)` or `test_...` functions are called);
+* tests: Python source with asserts (entry_point: the function; `check(candidate)` or `test_...` functions are called);
 * tests: {"type": "call", "inputs": [[argument, ...], ...], "outputs": [...]} with entry_point (or fn_name inside);
 * tests: {"type": "stdin_stdout", "inputs": [text, ...], "outputs": [text, ...]};
 * tests: a list of {"input", "output", "testtype": "stdin" or "functional"} (LiveCodeBench), or of
@@ -13,6 +13,7 @@ failing test met (SyntaxError, IndexError ...), WRONG_ANSWER, TIMEOUT, MEMORY_LI
 """
 
 import ast
+import contextlib
 import json
 import math
 import re
@@ -69,8 +70,8 @@ def extract_code(response: str, prompt: str = "") -> str | None:
     """The program in a response, or None.
 
     The last fenced block marked as Python, else the last unmarked one (a fence that never closes ends with the text).
-    Without any fence: the whole text if it compiles, else what it completes when it is put after a prompt that is Python,
-    else the text from its first line that starts a definition or an import.
+    Without any fence: the whole text if it compiles, else the prompt with it if the prompt is Python and both together
+    compile, else the text from its first line that starts a definition or an import.
     """
     blocks = [(language.strip().lower(), body) for _, language, body in FENCE.findall(response)]
     if blocks:
@@ -116,10 +117,8 @@ def parse_tests(problem: Problem) -> Tests:
     """The tests of a problem. ValueError says what is wrong with them."""
     tests, entry_point = problem.facts.get("tests"), problem.facts.get("entry_point")
     if isinstance(tests, str) and tests.lstrip()[:1] in ("{", "["):
-        try:
+        with contextlib.suppress(json.JSONDecodeError):  # a script may begin with a bracket too
             tests = json.loads(tests)
-        except json.JSONDecodeError:
-            pass  # a script may begin with a bracket too
     if isinstance(tests, str) and tests.strip():
         return Tests("script", entry_point, script=tests)
     if isinstance(tests, dict):
@@ -226,9 +225,9 @@ class CodeVerifier:
 
     def _tests(self, problem: Problem, tests: Tests, code: str, seconds: float) -> tuple[str, str, str]:
         entry, prelude = tests.entry_point, prelude_of(problem.prompt, tests.entry_point)
-        if tests.kind == "calls" and entry and re.search(r"^class Solution\b", code, re.MULTILINE):
-            if "." not in entry and not re.search(rf"^def {re.escape(entry)}\b", code, re.MULTILINE):
-                entry = f"Solution.{entry}"
+        in_class = re.search(r"^class Solution\b", code, re.MULTILINE) is not None
+        if tests.kind == "calls" and entry and "." not in entry and in_class:
+            entry = entry if re.search(rf"^def {re.escape(entry)}\b", code, re.MULTILINE) else f"Solution.{entry}"
         if entry and entry.startswith("Solution."):
             prelude = METHOD_PRELUDE + prelude
         outcome = self.sandbox.run_tests(

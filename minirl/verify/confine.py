@@ -221,8 +221,8 @@ _OWN_PID = 0x7EAD0001  # stands for the process's number until that is known
 def system_call_filter(only_own_signals: bool) -> bytes:
     """The program for `install_filter`. OSError on a machine whose system call numbers are not known here.
 
-    It denies network sockets, namespaces, mounts, tracing, keys, limits of other processes, and undoing the death signal.
-    only_own_signals: signals reach this process and its group only; for where no namespace keeps the others out of sight.
+    It denies network sockets, namespaces, mounts, tracing, keys, limits of other processes, undoing the death signal.
+    only_own_signals: signals reach this process and its group only; for where no namespace hides the others.
     """
     if platform.machine() not in _MACHINES:
         raise OSError(f"no system call table for {platform.machine()}")

@@ -1,8 +1,8 @@
 """A small warm Python process that forks a fresh confined child for every program: the sandbox's engine.
 
-Started by minirl/verify/sandbox.py as `python -I -c ... SOCKET_FD MODE BASE`. One job at a time: a JSON header with the
-code arrives with one descriptor (the tests for the judge, or the program's stdin). The tests are read by the judge's
-process only, after the fork: they are never in the memory that a candidate inherits. This process runs no code of anybody.
+Started by minirl/verify/sandbox.py with SOCKET_FD MODE BASE. One job at a time: a JSON header with the code arrives
+with one descriptor (the tests for the judge, or the program's stdin). The tests are read by the judge's process only, after
+the fork: they are never in the memory that a candidate inherits. This process runs no code of anybody.
 """
 
 import contextlib
@@ -263,7 +263,7 @@ class Server:
         return bytes(data), "timeout"
 
     def kill_children(self) -> None:
-        """Kills every process of the job and reaps it. In namespaces the death of the first takes the others with it."""
+        """Kills every process of the job and reaps it. In a namespace the death of the first takes the others along."""
         for pid in self.children:
             for kill in (os.kill, os.killpg):
                 with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -1,8 +1,8 @@
-"""What runs in a sandbox's two processes: the judge's, which has the tests, and the candidate's, which has only the code.
+"""What runs in a sandbox's two processes: the judge's, which has the tests, and the candidate's, which has the code.
 
 The tests run in the judge with stand-ins for the candidate's names. A call of a stand-in sends the arguments to the
-candidate's process and brings back a plain value (minirl/verify/channel.py). The candidate decides what it answers, never
-whether the answer is right. Standard library only; nothing here is imported after the sandbox has closed.
+candidate's process and brings back a plain value (minirl/verify/channel.py). The candidate decides what it answers,
+never whether the answer is right. Standard library only; nothing here is imported after the sandbox has closed.
 """
 
 import ast
@@ -10,6 +10,7 @@ import atexit
 import builtins
 import contextlib
 import math
+import os
 import sys
 import threading
 import types
@@ -39,7 +40,7 @@ def run_program(sock: Any, code: str) -> None:
     """Runs a stdin/stdout program as __main__, with what the interpreter does at its end, and reports how it ended."""
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
-    sys.stdin, sys.stdout = open(0), open(1, "w")
+    sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
     peer = Peer(sock, {}, {})
     try:
         try:
@@ -104,8 +105,8 @@ def brief(value: Any) -> str:
 
 
 def same(expected: Any, got: Any, tolerance: float) -> bool:
-    """Equality by exact type, with three allowances: floats within the tolerance (absolute or relative), an integer where
-    a float is expected, and a tuple where a list is expected (tests written in JSON have no tuples)."""
+    """Equality by exact type, with three allowances: floats within the tolerance (absolute or relative), an integer
+    where a float is expected, and a tuple where a list is expected (tests written in JSON have no tuples)."""
     if type(expected) is float and type(got) in (float, int):
         try:
             return math.isclose(expected, got, rel_tol=tolerance, abs_tol=tolerance) or (

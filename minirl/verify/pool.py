@@ -173,7 +173,8 @@ class VerifierPool:
                 worker.send(batch)
             except (OSError, pickle.PicklingError, TypeError, AttributeError) as error:
                 if isinstance(error, OSError):  # it died while idle, which is no item's fault: all are asked again
-                    self._remove(worker, [])
+                    self._stop(worker)
+                    self._remove(worker, None)
                 else:  # something in facts that cannot be sent: find out whose fault by sending one at a time
                     worker.batch, worker.left = [], 0
                     self._blame(batch, error)
@@ -194,7 +195,7 @@ class VerifierPool:
 
     def _wait_and_read(self) -> None:
         now = time.monotonic()
-        wait = min([1.0, *(worker.overdue(now) for worker in self._workers if worker.left or not worker.ready)])
+        wait = min([1.0, *(worker.time_left(now) for worker in self._workers if worker.left or not worker.ready)])
         with self._lock:
             idle = any(worker.ready and not worker.left for worker in self._workers)
             self._asleep = not (idle and self._pending)
@@ -231,21 +232,24 @@ class VerifierPool:
     def _kill_the_late(self) -> None:
         now = time.monotonic()
         for worker in list(self._workers):
-            if (worker.left or not worker.ready) and worker.overdue(now) <= 0:
+            if (worker.left or not worker.ready) and worker.time_left(now) <= 0:
                 if not worker.ready:
                     self._lost(worker, f"it was not ready after {START_SECONDS:.0f} s")
                     continue
-                item = worker.current()
-                self._remove(worker, [item])
-                if item is not None:
+                self._stop(worker)  # from here on the cell does not change
+                item, start = worker.current()
+                late = item is not None and now - start >= item.deadline  # else it went on in the last moment
+                self._remove(worker, item if late else None)
+                if late:
                     text = f"no verdict after {item.deadline:g} s; the worker was killed"
                     self._answer(item, Verdict(WRONG, label=TIMEOUT, seconds=item.deadline, detail=text))
 
     def _lost(self, worker: Worker, cause: str = "", gone: bool = False) -> None:
         """A worker that died or stopped talking: its current item is an error, the rest of its batch is asked again."""
-        item = worker.current() if worker.left else None
+        ending = self._stop(worker, gone)
+        item = worker.current()[0] if worker.left else None
         ready = worker.ready
-        ending = self._remove(worker, [item], gone)
+        self._remove(worker, item)
         cause = f"{cause} ({ending})" if cause else ending
         if item is not None:
             text = f"verifier {self.verifier}: the worker died on problem {item.problem.id}: {cause}"
@@ -255,15 +259,17 @@ class VerifierPool:
             if self._failed_starts >= MAX_FAILED_STARTS:
                 self._broken = f"workers of verifier {self.verifier!r} do not start: {cause}"
 
-    def _remove(self, worker: Worker, answered: list[Item | None], gone: bool = False) -> str:
+    def _stop(self, worker: Worker, gone: bool = False) -> str:
         self._selector.unregister(worker.socket)
+        return worker.stop(gone)
+
+    def _remove(self, worker: Worker, answered: Item | None) -> None:
+        """Takes a stopped worker out; what it left undone is asked again, but for the one item that is answered."""
         self._workers.remove(worker)
-        ending = worker.stop(gone)
         self.counts["replaced workers"] += 1
-        again = [item for item in worker.batch if item is not None and item not in answered]
+        again = [item for item in worker.batch if item is not None and item is not answered]
         with self._lock:
             self._pending.extendleft(reversed(again))
-        return ending
 
     def _answer(self, item: Item, verdict: Verdict) -> None:
         self.counts["timeouts"] += verdict.label == TIMEOUT

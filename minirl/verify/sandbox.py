@@ -1,4 +1,4 @@
-"""Runs a Python program against tests in the strongest confinement that this machine offers. See docs/verifiers_code.md.
+"""Runs a Python program against tests, in the strongest confinement that is offered here. See docs/verifiers_code.md.
 
     with Sandbox() as sandbox:
         print(sandbox.describe())

@@ -24,7 +24,9 @@ from typing import Any
 import minirl
 from minirl.verify import ERROR, Verdict, VerifierError, load_verifier
 
-CELL = struct.Struct("<qd")  # index of the current item in its batch (-1: idle), time.monotonic() of its start
+# The cell: two doubles, the index of the current item in its batch (-1: none) and time.monotonic() of its start. Each
+# is written in one piece (struct's pack_into is not: it clears the bytes first), the start before the index.
+INDEX, START = 0, 1
 LENGTH = struct.Struct("<Q")
 FLUSH_SECONDS = 0.005  # results wait at most this long, or until an item that takes longer ends
 MATH_MEMORY = 4 << 30  # bytes of address space: a tower of powers must not take the memory of the node
@@ -63,8 +65,8 @@ class Worker:
         ours, theirs = socket.socketpair()
         with theirs, tempfile.TemporaryFile() as cell:
             cell.truncate(mmap.PAGESIZE)
-            self.cell = mmap.mmap(cell.fileno(), mmap.PAGESIZE)
-            CELL.pack_into(self.cell, 0, -1, 0.0)
+            self.cell = memoryview(mmap.mmap(cell.fileno(), mmap.PAGESIZE)).cast("d")
+            self.cell[INDEX] = -1
             environment = os.environ | {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
             environment |= {"MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
             root = str(Path(minirl.__file__).parents[1])
@@ -88,20 +90,21 @@ class Worker:
 
     def send(self, batch: list[Any]) -> None:
         self.batch, self.left = list(batch), len(batch)
-        CELL.pack_into(self.cell, 0, 0, time.monotonic())
+        self.cell[START] = time.monotonic()
+        self.cell[INDEX] = 0
         write_message(self.socket, [(item.problem, item.response, item.rollout) for item in batch])
 
-    def overdue(self, now: float) -> float:
-        """Seconds until this worker is late (negative: it is late)."""
+    def time_left(self, now: float) -> float:
+        """Seconds until this worker is late; negative when it is late."""
         if not self.ready:
             return self.started + START_SECONDS - now
-        index, start = CELL.unpack_from(self.cell, 0)
-        item = self.batch[index] if 0 <= index < len(self.batch) else None
+        item, start = self.current()
         return start + item.deadline - now if item is not None else TALK_SECONDS
 
-    def current(self) -> Any | None:
-        index, _ = CELL.unpack_from(self.cell, 0)
-        return self.batch[index] if 0 <= index < len(self.batch) else None
+    def current(self) -> tuple[Any, float]:
+        """The item that the worker is at, None when there is none, and since when."""
+        index, start = int(self.cell[INDEX]), self.cell[START]
+        return (self.batch[index] if 0 <= index < len(self.batch) else None), start
 
     def stop(self, gone: bool = False) -> str:
         """Kills the whole process group, reaps it, and says how the process ended. gone: its socket is closed."""
@@ -115,7 +118,6 @@ class Worker:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self.socket.close()
-        self.cell.close()
         if code is None:
             return "killed by the pool"
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
@@ -165,7 +167,7 @@ def grade_one(verifier: Any, name: str, problem: Any, response: str, rollout: An
     return verdict
 
 
-def serve(sock: socket.socket, cell: mmap.mmap) -> None:
+def serve(sock: socket.socket, cell: "memoryview[float]") -> None:
     first = read_message(sock)
     if first is None:
         return
@@ -181,12 +183,13 @@ def serve(sock: socket.socket, cell: mmap.mmap) -> None:
         done: list[tuple[int, Verdict]] = []
         flushed = time.monotonic()
         for index, (problem, response, rollout) in enumerate(batch):
-            CELL.pack_into(cell, 0, index, time.monotonic())
+            cell[START] = time.monotonic()
+            cell[INDEX] = index
             done.append((index, grade_one(verifier, name, problem, response, rollout)))
             if time.monotonic() - flushed > FLUSH_SECONDS and index < len(batch) - 1:
                 write_message(sock, ("done", done))
                 done, flushed = [], time.monotonic()
-        CELL.pack_into(cell, 0, -1, 0.0)
+        cell[INDEX] = -1
         write_message(sock, ("done", done))
 
 
@@ -194,9 +197,9 @@ def main() -> None:
     sock_fd, cell_fd, parent_pid = (int(argument) for argument in sys.argv[1:4])
     die_with_parent(parent_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the parent's to handle
-    with socket.socket(fileno=sock_fd) as sock, mmap.mmap(cell_fd, mmap.PAGESIZE) as cell:
+    with socket.socket(fileno=sock_fd) as sock:
         try:
-            serve(sock, cell)
+            serve(sock, memoryview(mmap.mmap(cell_fd, mmap.PAGESIZE)).cast("d"))
         except (BrokenPipeError, ConnectionResetError):
             return  # the parent closed the pool while a result was on its way
 

@@ -1,8 +1,10 @@
 """Programs that try to pass without the answer, or to do harm. Each is (name, source, labels that are acceptable).
 
-The question is `solve(x)`, x squared. A program that does what it should not be able to do raises Harm; one that finds the
-way closed raises Denied. PORT stands for a port on which the test listens, MARK for the name of files it must not leave.
+The question is `solve(x)`, x squared. A program that does what it should not be able to do raises Harm; one that finds
+the way closed raises Denied. PORT stands for a port on which the test listens, MARK for a name in files that it must
+not leave.
 """
+# ruff: noqa: E501 - a line of a program is clearer whole
 
 import os
 import tempfile

@@ -90,22 +90,26 @@ def test_the_first_failing_test_names_the_error(verify):
         ("from solution import f\ndef test_two():\n    assert f(2) == 4", "def f(x): return x * x"),
         ("a = [3, 1, 2]\nf(a)\nassert a == [1, 2, 3]", "def f(a): a.sort()"),
         ("d = {}\nf(d)\nassert d == {1: {2}}", "def f(d): d[1] = {2}"),
-        ("try:\n    f(-1)\n    assert False\nexcept ValueError as e:\n    assert 'low' in str(e)", "def f(x): raise ValueError('too low')"),
+        ("try:\n    f(-1)\n    assert False\nexcept ValueError as e:\n    assert 'low' in str(e)",
+         "def f(x): raise ValueError('too low')"),
         ("s = Stack()\ns.push(3)\ns.push(4)\nassert s.pop() == 4 and len(s) == 1 and s.items[0] == 3 and f",
          "class Stack:\n    def __init__(self): self.items = []\n    def push(self, x): self.items.append(x)\n"
          "    def pop(self): return self.items.pop()\n    def __len__(self): return len(self.items)\nf = 1"),
         ("root = Node(1)\nroot.left = Node(2)\nassert f(root) == 3",
-         "class Node:\n    def __init__(self, v): self.v, self.left = v, None\ndef f(n): return n.v + f(n.left) if n else 0"),
+         "class Node:\n    def __init__(self, v): self.v, self.left = v, None\n"
+         "def f(n): return n.v + f(n.left) if n else 0"),
         ("assert list(f(3)) == [0, 1, 2]", "def f(n):\n    yield from range(n)"),
         ("assert f([1, 2], lambda x: x * 10) == [10, 20]", "def f(a, g): return [g(x) for x in a]"),
         ("assert f(1, int) is True", "def f(x, t): return isinstance(x, t)"),
         ("assert f(2.0, b=(1, {'k': [None, 1 + 2j]})) == (1, {'k': [None, 1 + 2j]})", "def f(a, *, b): return b"),
         ("assert f() == 10 ** 5000", "def f(): return 10 ** 5000"),
         ("assert f() == {frozenset({1}), b'\\x00'.decode()}", "def f(): return {frozenset({1}), chr(0)}"),
-        ("assert f('a a b'.split()) == {'a': 2, 'b': 1}", "import collections\ndef f(w): return collections.Counter(w)"),
+        ("assert f('a a b'.split()) == {'a': 2, 'b': 1}",
+         "import collections\ndef f(w): return collections.Counter(w)"),
         ("assert f() == (1, 2)", "import collections\ndef f(): return collections.namedtuple('P', 'x y')(1, 2)"),
         ("import math\nassert math.isnan(f()) and f('inf') == float('inf')", "def f(x='nan'): return float(x)"),
-        ("import random\nrandom.seed(1)\nfor _ in range(20):\n    n = random.randint(0, 9)\n    assert f(n) == n * n", "def f(x): return x * x"),
+        ("import random\nrandom.seed(1)\nfor _ in range(20):\n    n = random.randint(0, 9)\n    assert f(n) == n * n",
+         "def f(x): return x * x"),
     ],
 )  # fmt: skip
 def test_scripts_may_use_what_python_offers(verify, tests, code):
@@ -156,8 +160,9 @@ def test_bad_tests_are_an_error_and_nobodys_failure(verify, tests, words):
         ("0.1 + 0.2", "0.3", True), ("0.3", "0.30001", False), ("2.0", "2", True), ("1e20", "1e20 + 1e10", True),
         ("float('nan')", "float('nan')", True), ("1.0", "10 ** 400", False), ("1.0", "True", False),
         ("[1, [2, 3]]", "[1, (2, 3)]", True), ("(1, 2)", "[1, 2]", False), ("[1, 2]", "[2, 1]", False),
-        ("[1]", "[True]", False), ("{'a': [1.0]}", "{'a': [1.0 + 1e-9]}", True), ("{'a': 1}", "{'a': 1, 'b': 2}", False),
-        ("{1, 2}", "{2, 1}", True), ("{1, 2}", "[1, 2]", False), ("'a'", "b'a'", False), ("[]", "()", True), ("{}", "set()", False),
+        ("[1]", "[True]", False), ("{'a': [1.0]}", "{'a': [1.0 + 1e-9]}", True),
+        ("{'a': 1}", "{'a': 1, 'b': 2}", False), ("[]", "()", True), ("{}", "set()", False),
+        ("{1, 2}", "{2, 1}", True), ("{1, 2}", "[1, 2]", False), ("'a'", "b'a'", False),
     ],
 )  # fmt: skip
 def test_expected_values_are_compared_by_exact_type(verify, expected, answer, right):
@@ -194,7 +199,8 @@ def test_stdin_programs(verify):
         ).status
         == RIGHT
     )
-    threaded = "import threading\ndef main():\n    input()\n    print(sum(map(int, input().split())))\nthreading.Thread(target=main).start()"
+    threaded = "import threading\ndef main():\n    input()\n    print(sum(map(int, input().split())))\n"
+    threaded += "threading.Thread(target=main).start()"
     assert verify(threaded, tests=tests).status == RIGHT
     assert verify("print(3)", tests=tests).label == WRONG_ANSWER
     assert (

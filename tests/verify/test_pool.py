@@ -160,6 +160,18 @@ def test_submitting_does_not_wait_and_all_workers_take_part(verifier):
         assert len({future.result().reward for future in futures}) == 2
 
 
+def test_a_worker_that_works_never_looks_late(verifier):
+    """The cell in which it says since when it is busy is read at any moment, and never half written."""
+    with VerifierPool(verifier, workers=1, timeout=5.0) as pool:
+        worker = pool._workers[0]
+        futures = [pool.submit(problem(i), "42") for i in range(8000)]
+        least = 5.0
+        while not futures[-1].done():
+            least = min(least, worker.time_left(time.monotonic()))
+        assert least > 3.0
+        assert pool.counts["replaced workers"] == 0
+
+
 def test_many_threads_may_share_a_pool(verifier):
     results: dict[int, list] = {}
     with VerifierPool(verifier, workers=2) as pool:

@@ -114,10 +114,9 @@ def test_an_error_of_a_part_is_an_error_of_the_whole(file):
 
 def test_code_may_be_a_part(file):
     problem = Problem("p", "", "", {"tests": "assert f(2) == 4", "entry_point": "f"})
+    response = "```python\ndef f(x): return x * x\n```"
     with VerifierPool("combine", {"rewards": [("code", 1.0), (f"{file}:length", 0.01)]}, workers=1) as pool:
-        good, bad = pool.grade(
-            [(problem, "```python\ndef f(x): return x * x\n```"), (problem, "```python\nf = 1 / 0\n```")]
-        )
+        good, bad = pool.grade([(problem, response), (problem, "```python\nf = 1 / 0\n```")])
     assert (good.status, bad.status, bad.label) == (RIGHT, WRONG, "ZeroDivisionError")
     assert good.reward == pytest.approx(1.0 + 0.001 * len(response))
 

@@ -7,7 +7,8 @@ from minirl.tasks import Problem
 
 RIGHT, WRONG, ERROR = "right", "wrong", "error"
 
-# Labels of wrong responses that gave no answer to compare. Other labels are canonical keys; no key starts with "<".
+# Labels of wrong responses that gave no answer to compare. Every other label is a canonical key, which never starts
+# with "<".
 NO_ANSWER = "<no answer>"
 EMPTY_ANSWER = "<empty answer>"
 TIMEOUT = "<timeout>"

@@ -103,7 +103,7 @@ class Peer:
     # Values. JSON's own null, true, false, strings, small integers and floats; everything else is [tag, ...].
 
     def encode(self, value: Any, depth: int = 0) -> Any:
-        kind = type(value)
+        kind: Any = type(value)
         if value is None or kind is bool or kind is str or kind is float:
             return value
         if kind is int:
@@ -118,7 +118,7 @@ class Peer:
             return [kind.__name__, value.hex()]
         if kind is complex:
             return ["complex", value.real, value.imag]
-        if isinstance(value, type) and vars(builtins).get(value.__name__) is value:
+        if isinstance(value, type) and vars(builtins).get(getattr(value, "__name__", "")) is value:
             return ["type", value.__name__]
         if isinstance(value, Remote):
             return ["yours", value._handle]

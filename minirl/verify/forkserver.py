@@ -1,8 +1,8 @@
 """A small warm Python process that forks a fresh confined child for every program: the sandbox's engine.
 
 Started by minirl/verify/sandbox.py with SOCKET_FD MODE BASE. One job at a time: a JSON header with the code arrives
-with one descriptor (the tests for the judge, or the program's stdin). The tests are read by the judge's process only, after
-the fork: they are never in the memory that a candidate inherits. This process runs no code of anybody.
+with one descriptor (the tests for the judge, or the program's stdin). The tests are read by the judge's process only,
+after the fork: they are never in the memory that a candidate inherits. This process runs no code of anybody.
 """
 
 import contextlib

@@ -75,7 +75,7 @@ def mathematics(options: argparse.Namespace) -> None:
     rng = random.Random(0)
     for name, file, count in (("GSM8K", "gsm8k_test.jsonl", 1000), ("MATH", "math500.jsonl", 500)):
         items = groups(options.data / file, count, rng)
-        direct = best(items, lambda problem, response: grade_answer(extract_boxed_content(response), problem.answer))
+        direct = best(items, lambda problem, text: grade_answer(extract_boxed_content(text), problem.answer))
         pooled = through_pool(items, options)
         print(f"{name}: {len(items)} responses: pool {len(items) / pooled:.0f} a second,", end=" ")
         print(f"mathruler in a loop {len(items) / direct:.0f} a second: {direct / pooled:.2f} times")

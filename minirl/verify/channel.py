@@ -118,8 +118,8 @@ class Peer:
             return [kind.__name__, value.hex()]
         if kind is complex:
             return ["complex", value.real, value.imag]
-        if isinstance(value, type) and vars(builtins).get(getattr(value, "__name__", "")) is value:
-            return ["type", value.__name__]
+        if kind is type and getattr(builtins, name := str(value)[8:-2], None) is value:  # <class 'int'>
+            return ["type", name]
         if isinstance(value, Remote):
             return ["yours", value._handle]
         if isinstance(value, tuple) and hasattr(value, "_fields"):

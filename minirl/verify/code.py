@@ -17,6 +17,7 @@ import contextlib
 import json
 import math
 import re
+import textwrap
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,7 +53,7 @@ from math import *
 from typing import *
 """
 ENDINGS = {"SIGXCPU": TIMEOUT, "SIGKILL": MEMORY_LIMIT, "SIGXFSZ": OUTPUT_LIMIT}
-RENAMED = {"MemoryError": MEMORY_LIMIT, "TooLarge": OUTPUT_LIMIT, "": "Exception"}
+RENAMED = {"MemoryError": MEMORY_LIMIT, "TooLarge": OUTPUT_LIMIT}
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def extract_code(response: str, prompt: str = "") -> str | None:
     if blocks:
         python = [body for language, body in blocks if language.split(" ")[0] in ("python", "py", "python3")]
         unmarked = [body for language, body in blocks if not language]
-        found = (python or unmarked or [""])[-1]
+        found = textwrap.dedent((python or unmarked or [""])[-1])  # blocks in lists are indented as a whole
         return found if found.strip() else None
     if not response.strip() or len(response) > CODE_CHARACTERS:
         return None
@@ -173,6 +174,11 @@ def pool_deadline(problem: Problem, default: float) -> float:
         return default + START_SECONDS
 
 
+def label_of(exception: str) -> str:
+    """The label of an exception type. A program may give its types any name, so only plain names stand."""
+    return RENAMED.get(exception, exception if exception.isidentifier() else "Exception")
+
+
 def same_output(expected: str, got: str, tolerance: float = 1e-6) -> bool:
     """Whether a judge would take it: the same tokens, white space aside; real numbers within the tolerance.
 
@@ -249,7 +255,7 @@ class CodeVerifier:
         if status == "gone":
             ending = outcome.get("ending", "")
             return WRONG, ENDINGS.get(ending, CRASHED), f"the program ended before it answered: {ending or 'unknown'}"
-        return WRONG, RENAMED.get(outcome["label"], outcome["label"]), detail
+        return WRONG, label_of(outcome["label"]), detail
 
     def _programs(self, problem: Problem, tests: Tests, code: str, seconds: float) -> tuple[str, str, str]:
         for number, (stdin, expected) in enumerate(tests.programs):
@@ -262,8 +268,7 @@ class CodeVerifier:
             if status == "output limit":
                 return WRONG, OUTPUT_LIMIT, f"test {number}: more than {self.sandbox.output_bytes} bytes of output"
             if status == "raised":
-                label = outcome["label"]
-                return WRONG, RENAMED.get(label, label), f"test {number}: {outcome['detail']}"
+                return WRONG, label_of(outcome["label"]), f"test {number}: {outcome['detail']}"
             if ending != "exit code 0":
                 return (
                     WRONG,

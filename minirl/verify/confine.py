@@ -1,7 +1,7 @@
 """What Linux offers to confine a process, by direct system calls: namespaces, dropped rights, a system call filter.
 
 Used by the fork server only (minirl/verify/forkserver.py). Every function either does what it says or raises OSError;
-nothing here decides which of them is needed. On other systems the module loads, and AVAILABLE is False.
+nothing here decides which of them is needed.
 """
 
 import ctypes
@@ -9,9 +9,7 @@ import os
 import platform
 import resource
 import struct
-import sys
 
-AVAILABLE = sys.platform == "linux"
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
@@ -145,11 +143,10 @@ def drop_rights(uid: int | None) -> None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
-    if AVAILABLE:
-        header = struct.pack("<Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this process
-        _check(libc.capset(header, bytes(24)), "capset")
-        prctl(PR_SET_NO_NEW_PRIVS, 1)
-        prctl(PR_SET_DUMPABLE, 0)
+    header = struct.pack("<Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this process
+    _check(libc.capset(header, bytes(24)), "capset")
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    prctl(PR_SET_DUMPABLE, 0)
 
 
 # Numbers of system calls. Sources: the kernel's syscall_64.tbl and asm-generic/unistd.h (424 and above are common).

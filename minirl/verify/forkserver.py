@@ -61,15 +61,12 @@ class Server:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         if self.namespaces:
             self.enter_namespaces()
-        if confine.AVAILABLE:
-            # The server may leave no child behind, so without namespaces it gets a signal on which it kills them.
-            confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL if self.namespaces else signal.SIGTERM)
-            confine.prctl(confine.PR_SET_CHILD_SUBREAPER, 1)
-            confine.prctl(confine.PR_SET_DUMPABLE, 0)
+        # The server may leave no child behind, so without namespaces it gets a signal on which it kills them.
+        confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL if self.namespaces else signal.SIGTERM)
+        confine.prctl(confine.PR_SET_CHILD_SUBREAPER, 1)
+        confine.prctl(confine.PR_SET_DUMPABLE, 0)
         self.filter = self.system_call_filter()
-        self.locked = (
-            self.mode != "full" and confine.AVAILABLE and works(lambda: confine.landlock(self.shown, [self.base]))
-        )
+        self.locked = self.mode != "full" and works(lambda: confine.landlock(self.shown, [self.base]))
         self.readable = works(self.read_library)
         gc.collect()
         gc.freeze()
@@ -90,8 +87,6 @@ class Server:
 
     def system_call_filter(self) -> bytes:
         """The filter for every program, or b"" where this system does not have it."""
-        if not confine.AVAILABLE:
-            return b""
         try:
             program = confine.system_call_filter(only_own_signals=not self.namespaces)
         except OSError:
@@ -234,8 +229,7 @@ class Server:
         if self.locked:
             confine.landlock([path for path in self.shown + DEVICES if os.path.exists(path)], [folder, "/dev/null"])
         confine.drop_rights(self.uid)
-        if confine.AVAILABLE:
-            confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL)  # after the change of user, which clears it
+        confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL)  # after the change of user, which clears it
         if self.filter:
             confine.install_filter(self.filter)
 

@@ -141,7 +141,7 @@ def die_with_parent(parent_pid: int) -> None:
 
 def prepare(name: str, options: dict[str, Any]) -> Any:
     """The verifier, loaded and tested. Raises VerifierError with the reason when it must not be used."""
-    if name == "math":
+    if name in ("math", "rows"):
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         resource.setrlimit(resource.RLIMIT_AS, (MATH_MEMORY, hard))
     verifier = load_verifier(name, **options)

@@ -53,7 +53,8 @@ def processes_left(verifier) -> list[str]:
 def files_left(verifier) -> list[str]:
     folders = {"/", "/usr", "/etc", "/root", "/tmp", "/var/tmp", "/dev/shm", tempfile.gettempdir(), str(ROOT)}
     marked = [f"{folder}/{name}" for folder in folders if os.access(folder, os.R_OK) for name in os.listdir(folder)]
-    return [path for path in marked if MARK in path] + os.listdir(verifier.sandbox._base)
+    base = verifier.sandbox._base
+    return [path for path in marked if MARK in path] + (os.listdir(base) if os.path.exists(base) else [])
 
 
 DENIED = """
@@ -173,6 +174,7 @@ FORGERIES = [
     ),
     ("True for 1, 1 for True", "def solve(x): return x == 1", {"WrongAnswer"}),
     ("returns nan", "def solve(x): return float('nan')", {"WrongAnswer"}),
+    ("an exception with a name of ours", "raise type('<timeout>', (Exception,), {})", {"Exception"}),
     ("asserts itself", "def solve(x): assert False", {"AssertionError"}),
     ("redefines check", "def check(c): pass\ndef test(): pass\nsolve = None", {"TypeError"}),
     ("no function", "answer = 9", {"NameError"}),

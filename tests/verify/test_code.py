@@ -41,7 +41,7 @@ def outcome(verdict):
         ("```\na = 1\n```", "a = 1\n"),
         ("```Python3\na = 1\n```", "a = 1\n"),
         ("~~~py\na = 1\n~~~", "a = 1\n"),
-        ("1. So:\n   ```python\n   a = 1\n   ```", "   a = 1\n"),
+        ("1. So:\n   ```python\n   if a:\n       b = 1\n   ```", "if a:\n    b = 1\n"),
         ("```python\ndef f():\n    return 1", "def f():\n    return 1"),
         ("````python\ntext = '''\n```\n'''\n````", "text = '''\n```\n'''\n"),
         ("def f(x):\n    return x", "def f(x):\n    return x"),

@@ -119,6 +119,27 @@ def test_scripts_may_use_what_python_offers(verify, tests, code):
     assert verify("def f(*a, **k): return 'no'\nNode = Stack = f", tests=tests, entry_point="f").status == WRONG
 
 
+@pytest.mark.parametrize(
+    ("tests", "code", "label"),
+    [
+        ("a = [3, 1, 2]\nassert f(a) == sorted(a)", "def f(a):\n    a.clear()\n    return []", WRONG_ANSWER),
+        (
+            "for a, b in zip(map(f, [1, 2]), [1, 4]):\n    assert a == b",
+            "def f(x): raise StopIteration",
+            "StopIteration",
+        ),
+        ("try:\n    f(1)\nexcept Exception:\n    pass", "import os\ndef f(x): os._exit(0)", "Crashed"),
+        (
+            "for x in f(1), f(2):\n    assert x in ([1], [2])",
+            "def f(x): return type('L', (list,), {})([x])",
+            WRONG_ANSWER,
+        ),
+    ],
+)
+def test_a_script_is_not_fooled_by_what_would_fool_it_in_one_process(verify, tests, code, label):
+    assert outcome(verify(code, tests=tests, entry_point="f")) == (WRONG, label)
+
+
 def test_helpers_of_the_prompt_are_the_prompts(verify):
     """HumanEval's decode_cyclic is tested with encode_cyclic of the prompt: the candidate may not supply its own."""
     prompt = "import math\ndef encode(s):\n    return s[1:] + s[:1]\ndef decode(s):\n    '''Undo encode.'''\n"

@@ -271,6 +271,24 @@ def test_no_orphans_however_the_parent_ends(verifier, tmp_path, end):
     assert wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
 
 
+RANK = """
+import sys
+from minirl.tasks import Problem
+from minirl.verify.pool import VerifierPool
+if __name__ == "__main__":
+    with VerifierPool(sys.argv[1], workers=2) as pool:
+        verdicts = pool.grade([(Problem(f"p{i}", "", sys.argv[2]), sys.argv[2]) for i in range(300)])
+    print(sum(v.status == "right" for v in verdicts))
+"""
+
+
+def test_two_ranks_have_pools_beside_each_other(verifier):
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", RANK, verifier]
+    ranks = [subprocess.Popen([*command, rank], stdout=subprocess.PIPE, env=environment) for rank in "01"]
+    assert [rank.communicate(timeout=60)[0] for rank in ranks] == [b"300\n", b"300\n"]
+
+
 def test_equal_questions_are_asked_once(verifier):
     with VerifierPool(verifier, workers=1) as pool:
         pool._shares = True  # as for the graders that ship with minirl, which depend on the response only

@@ -1,5 +1,7 @@
 """Rewards of the user's own: what they get, what they may return, how they combine, and how their faults are told."""
 
+from pathlib import Path
+
 import pytest
 
 from minirl.tasks import Problem
@@ -147,3 +149,16 @@ def test_unknown_options_are_refused(file):
         load_verifier("code", colour="red")
     with pytest.raises(VerifierError, match="does not take"):
         load_verifier(f"{file}:length", colour="red")
+
+
+def test_the_example_of_the_documentation_works(tmp_path):
+    text = (Path(__file__).parents[2] / "docs" / "verifiers_code.md").read_text()
+    (tmp_path / "rewards.py").write_text(text.split("```python\n")[1].split("```")[0])
+    with VerifierPool(f"{tmp_path}/rewards.py:brief", workers=1) as pool:
+        futures = [pool.submit(PROBLEM, response, {"limit": 5}) for response in ("so 2", "it must be 2", "it is 3")]
+        verdicts = [future.result() for future in futures]
+    assert [(v.status, v.reward, v.label) for v in verdicts] == [
+        (RIGHT, 1, ""),
+        (WRONG, 0.5, ""),
+        (WRONG, None, "it is 3"),
+    ]

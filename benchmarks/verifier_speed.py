@@ -58,7 +58,7 @@ def best(items: list[tuple[Problem, str]], grade: Callable[[Problem, str], objec
 
 
 def through_pool(items: list[tuple[Problem, str]], options: argparse.Namespace) -> float:
-    """Seconds, with fresh workers and a fresh memory of answered questions in every round; their start is not counted."""
+    """Seconds, with fresh workers and nothing remembered in every round; the start of the workers is not counted."""
     seconds = []
     for _ in range(ROUNDS):
         with VerifierPool("math", {"grader": options.grader}, options.workers) as pool:

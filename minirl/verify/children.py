@@ -60,9 +60,16 @@ def ending(pid: int) -> str:
     for _ in range(100):
         if (state := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
             exited = state.si_code == os.CLD_EXITED
-            return f"exit code {state.si_status}" if exited else signal.Signals(state.si_status).name
+            return f"exit code {state.si_status}" if exited else signal_name(state.si_status)
         time.sleep(0.002)
     return ""
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # the real-time signals between the first and the last have no names
+        return f"signal {number}"
 
 
 def children_of(pid: int) -> list[int]:
@@ -86,7 +93,8 @@ def tasks_of_this_user() -> int:
 
 
 def remove_folder(folder: str) -> None:
-    """Removes a program's folder, whatever permissions the program gave to what is in it."""
+    """Removes a program's folder, whatever permissions the program gave to it and to what is in it."""
+    os.chmod(folder, 0o700)
     for root, folders, _ in os.walk(folder):
         for name in folders:
             path = os.path.join(root, name)

@@ -19,6 +19,7 @@ import math
 import re
 import textwrap
 import time
+import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,7 +94,8 @@ def extract_code(response: str, prompt: str = "") -> str | None:
 def _defines_something(text: str) -> bool:
     """Whether it compiles and holds a statement that is more than a word of prose or a number."""
     try:
-        body = ast.parse(text).body
+        with warnings.catch_warnings(action="ignore"):  # of strange escapes in somebody's strings
+            body = ast.parse(text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return any(not isinstance(node, ast.Expr) or isinstance(node.value, ast.Call) for node in body)

@@ -50,10 +50,9 @@ class Server:
     def __init__(self, sock: socket.socket, mode: str, base: str) -> None:
         self.sock, self.mode, self.base = sock, mode, base
         self.children: dict[int, int] = {}  # process, and where it says that it is confined
-        self.root = os.geteuid() == 0
         self.namespaces = mode in ("full", "shared files")
-        self.uid = 61184 + os.getpid() % 4096 if self.root else None  # a number without processes, not a named user
-        self.processes = PROCESSES if self.root else PROCESSES + tasks_of_this_user()
+        other_user = 61184 + os.getpid() % 4096  # a number without processes and without a name
+        tasks = tasks_of_this_user()
         self.shown = folders_of_python()
         for name in WARM.split():
             importlib.import_module(name)
@@ -65,6 +64,8 @@ class Server:
         confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL if self.namespaces else signal.SIGTERM)
         confine.prctl(confine.PR_SET_CHILD_SUBREAPER, 1)
         confine.prctl(confine.PR_SET_DUMPABLE, 0)
+        self.uid = other_user if works(lambda: confine.drop_rights(other_user)) else None
+        self.processes = PROCESSES if self.uid is not None else PROCESSES + tasks
         self.filter = self.system_call_filter()
         self.locked = self.mode != "full" and works(lambda: confine.landlock(self.shown, [self.base]))
         self.readable = works(self.read_library)
@@ -73,10 +74,12 @@ class Server:
 
     def enter_namespaces(self) -> None:
         """Goes on in a child that is the first process of its namespace: when that ends, everything under it ends."""
-        if not self.root:
-            confine.own_user_namespace()
         kinds = confine.CLONE_NEWNET | confine.CLONE_NEWIPC | confine.CLONE_NEWUTS | confine.CLONE_NEWNS
-        confine.unshare(kinds | confine.CLONE_NEWPID)
+        try:
+            confine.unshare(kinds | confine.CLONE_NEWPID)
+        except PermissionError:  # not root, or root of a container: a user namespace gives the right to do it
+            confine.own_user_namespace()
+            confine.unshare(kinds | confine.CLONE_NEWPID)
         confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL)
         if pid := os.fork():
             self.sock.close()
@@ -104,12 +107,13 @@ class Server:
             "own session and process group, killed whole": True,
             "resource limits": True,
             "empty environment, no inherited descriptors": True,
-            "a user of its own without rights": self.root or self.namespaces,
+            "no rights, no way to gain any": True,
+            "a user of its own": self.uid is not None,
             "system call filter": bool(self.filter),
             "process namespace": self.namespaces,
             "no network": self.namespaces or bool(self.filter),
             "file system hidden and read-only": self.mode == "full" or self.locked,
-            "other processes cannot be read": self.root or self.namespaces or self.locked,
+            "other processes cannot be read": self.uid is not None or self.namespaces or self.locked,
             "the whole standard library": self.readable,
         }
 
@@ -123,7 +127,7 @@ class Server:
                 os.chown(folder, -1 if self.uid is None else self.uid, -1)
             try:
                 outcome = (self.run_program if job["kind"] == "program" else self.run_tests)(job, payload, folder)
-            except OSError as error:  # no child, no descriptor: the machine's fault, not the program's
+            except (OSError, ValueError) as error:  # no child, no descriptor: the machine's fault, not the program's
                 outcome = {"status": "error", "detail": f"the sandbox could not start a program: {error}"}
             finally:
                 os.close(payload)

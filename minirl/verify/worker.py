@@ -23,6 +23,7 @@ from typing import Any
 
 import minirl
 from minirl.verify import ERROR, Verdict, VerifierError, load_verifier
+from minirl.verify.children import signal_name
 
 # The cell: two doubles, the index of the current item in its batch (-1: none) and time.monotonic() of its start. Each
 # is written in one piece (struct's pack_into is not: it clears the bytes first), the start before the index.
@@ -120,7 +121,7 @@ class Worker:
         self.socket.close()
         if code is None:
             return "killed by the pool"
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return f"killed by {signal_name(-code)}" if code < 0 else f"exit code {code}"
 
 
 def die_with_parent(parent_pid: int) -> None:

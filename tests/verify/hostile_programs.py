@@ -6,6 +6,7 @@ not leave.
 """
 # ruff: noqa: E501 - a line of a program is clearer whole
 
+import dataclasses
 import os
 import tempfile
 from pathlib import Path
@@ -21,7 +22,9 @@ CALLS = Problem("square", "", "", {"tests": CALL, "entry_point": "solve"})
 STDIN = Problem("square", "", "", {"tests": {"type": "stdin_stdout", "inputs": ["3", "5"], "outputs": ["9", "25"]}})
 
 
-def grade(verifier, problem, source, port):
+def grade(verifier, problem, source, port, seconds=3.0):
+    """A verdict. seconds: short for programs that are meant to run out of it, long for the others on a busy machine."""
+    problem = dataclasses.replace(problem, facts=problem.facts | {"timeout": seconds})
     source = DENIED + source if "attempt(" in source else source
     source = source.replace("PORT", str(port)).replace("REPOSITORY", str(ROOT)).replace("MARK", MARK)
     return verifier(problem, f"Here it is.\n```python\n{source}\n```\n")
@@ -29,7 +32,10 @@ def grade(verifier, problem, source, port):
 
 def unexpected(verifier, problem, programs, port=9):
     """(name, verdict) of the programs that did not fail, or not with a label that is acceptable."""
-    verdicts = [(name, grade(verifier, problem, source, port), labels) for name, source, labels in programs]
+    verdicts = [
+        (name, grade(verifier, problem, source, port, 0.3 if "<timeout>" in labels else 3.0), labels)
+        for name, source, labels in programs
+    ]
     return [(name, v) for name, v, labels in verdicts if v.status != "wrong" or v.label not in labels]
 
 
@@ -313,8 +319,8 @@ HARM = [
     ("descriptors without number", "def solve(x): return [open('/dev/null') for _ in range(10**6)]", {"OSError"}),
     (
         "folders that cannot be removed",
-        "import os\nos.makedirs('a/b/MARK')\nos.chmod('a/b', 0)\nos.chmod('a', 0)",
-        {"NameError"},
+        "import os\nos.makedirs('a/b/MARK')\nos.chmod('a/b', 0)\nos.chmod('a', 0)\nos.chmod('.', 0)",
+        {"NameError", "PermissionError"},
     ),
     ("an answer without end", "import itertools\ndef solve(x): return itertools.count()", {"WrongAnswer"}),
     ("an answer too large", "def solve(x): return 'x' * (64 << 20)", {"OutputLimit", "MemoryLimit", "<timeout>"}),
@@ -340,6 +346,11 @@ HARM = [
         {"Exception", "E"},
     ),
     ("crashes the interpreter", "import ctypes\ndef solve(x): ctypes.string_at(1)", {"Crashed"}),
+    (
+        "ends by a signal without a name",
+        "import os\ndef solve(x):\n    os.kill(os.getpid(), 40)\n    return 0",
+        {"Crashed", "WrongAnswer"},
+    ),
     ("aborts", "import os\ndef solve(x): os.abort()", {"Crashed"}),
     ("does not compile", "def solve(x) return x * x", {"SyntaxError"}),
     ("is indented badly", "def solve(x):\nreturn x * x", {"IndentationError"}),

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox's n
 def verifier(request):
     os.environ["MINIRL_TEST_SECRET"] = "hush"
     try:
-        verifier = CodeVerifier(timeout=0.4, memory_mb=1024, sandbox=request.param)
+        verifier = CodeVerifier(memory_mb=1024, sandbox=request.param)
     except VerifierError as error:
         if request.param == "process":
             raise
@@ -168,7 +168,7 @@ AS_USER = """
 import sys
 from minirl.verify.code import CodeVerifier
 from tests.verify.hostile_programs import *
-verifier = CodeVerifier(timeout=0.4, memory_mb=1024, sandbox=sys.argv[1])
+verifier = CodeVerifier(memory_mb=1024, sandbox=sys.argv[1])
 print("mode", verifier.describe())
 print("failed", unexpected(verifier, SCRIPT, FORGERIES + HARM) + unexpected(verifier, STDIN, PROGRAMS))
 print("left", processes_left(verifier) + files_left(verifier))

@@ -124,6 +124,12 @@ def test_scripts_may_use_what_python_offers(verify, tests, code):
     [
         ("a = [3, 1, 2]\nassert f(a) == sorted(a)", "def f(a):\n    a.clear()\n    return []", WRONG_ANSWER),
         (
+            "a = [3, 1, 2]\nassert f(a) == sorted(a)",
+            "import json, os\nm = json.dumps(['=', ['list', []], [[0, ['list', []]]]]).encode()\n"
+            "def f(a):\n    os.write(3, len(m).to_bytes(4, 'little') + m)\n    os._exit(0)",
+            WRONG_ANSWER,
+        ),
+        (
             "for a, b in zip(map(f, [1, 2]), [1, 4]):\n    assert a == b",
             "def f(x): raise StopIteration",
             "StopIteration",

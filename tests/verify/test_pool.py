@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ import pytest
 from minirl.tasks import Problem
 from minirl.verify import ERROR, RIGHT, TIMEOUT, WRONG, VerifierError
 from minirl.verify.pool import VerifierPool
+from minirl.verify.worker import INDEX, START, read_message, serve, write_message
 
 ROOT = Path(__file__).parents[2]
 SOURCE = '''
@@ -160,16 +162,31 @@ def test_submitting_does_not_wait_and_all_workers_take_part(verifier):
         assert len({future.result().reward for future in futures}) == 2
 
 
-def test_a_worker_that_works_never_looks_late(verifier):
-    """The cell in which it says since when it is busy is read at any moment, and never half written."""
-    with VerifierPool(verifier, workers=1, timeout=5.0) as pool:
-        worker = pool._workers[0]
-        futures = [pool.submit(problem(i), "42") for i in range(8000)]
-        least = 5.0
-        while not futures[-1].done():
-            least = min(least, worker.time_left(time.monotonic()))
-        assert least > 3.0
-        assert pool.counts["replaced workers"] == 0
+def test_a_worker_says_since_when_before_it_says_what(verifier):
+    """The pool reads the two numbers at any moment: a new item must never stand beside no start or an old one."""
+    writes: list[tuple[int, float]] = []
+
+    class Cell:
+        def __setitem__(self, place: int, value: float) -> None:
+            writes.append((place, value))
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        thread = threading.Thread(target=serve, args=(theirs, Cell()))
+        thread.start()
+        before = time.monotonic()
+        write_message(ours, (verifier, {}))
+        assert read_message(ours)[0] == "ready"
+        write_message(ours, [(problem(i), "42", None) for i in range(3)])
+        answered = 0
+        while answered < 3:
+            answered += len(read_message(ours)[1])
+        ours.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    assert [place for place, _ in writes] == [START, INDEX] * 3 + [INDEX]
+    assert [value for place, value in writes if place == INDEX] == [0, 1, 2, -1]
+    starts = [value for place, value in writes if place == START]
+    assert before < starts[0] <= starts[1] <= starts[2] < time.monotonic()
 
 
 def test_many_threads_may_share_a_pool(verifier):

@@ -93,7 +93,9 @@ def tasks_of_this_user() -> int:
 
 
 def remove_folder(folder: str) -> None:
-    """Removes a program's folder, whatever permissions the program gave to it and to what is in it."""
+    """Removes a program's folder, whatever permissions the program gave to it and what is in it."""
+    if not os.path.exists(folder):
+        return
     os.chmod(folder, 0o700)
     for root, folders, _ in os.walk(folder):
         for name in folders:

@@ -80,10 +80,13 @@ class Server:
         except PermissionError:  # not root, or root of a container: a user namespace gives the right to do it
             confine.own_user_namespace()
             confine.unshare(kinds | confine.CLONE_NEWPID)
-        confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL)
         if pid := os.fork():
             self.sock.close()
-            os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) % 256)
+            signal.signal(signal.SIGTERM, lambda *_: os.kill(pid, signal.SIGKILL))
+            confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGTERM)
+            status = os.waitpid(pid, 0)[1]
+            remove_folder(self.base)
+            os._exit(os.waitstatus_to_exitcode(status) % 256)
         self.own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         if self.mode == "full":
             confine.hide_file_system(self.base, self.shown, [path for path in DEVICES if os.path.exists(path)])
@@ -282,7 +285,9 @@ class Server:
                 time.sleep(0.001)
 
     def stop(self, *_: Any) -> None:
+        """Leaves nothing behind, and ends this process."""
         self.kill_children()
+        remove_folder(self.base)
         os._exit(0)
 
 
@@ -326,4 +331,6 @@ def send(sock: socket.socket, message: dict[str, Any]) -> None:
 def main() -> None:
     fd, mode, base = int(sys.argv[1]), sys.argv[2], sys.argv[3]
     with socket.socket(fileno=fd) as sock, contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        Server(sock, mode, base).serve()
+        server = Server(sock, mode, base)
+        server.serve()
+        server.stop()

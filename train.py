@@ -34,6 +34,7 @@ from minirl.report import Reporter, make_run_folder, say
 from minirl.rollout import Rollout, Sampling, build_engine
 from minirl.rollout.sampler import Sampler, as_group
 from minirl.verify import VerifierError
+from minirl.verify.code import confinement
 from minirl.verify.pool import VerifierPool
 
 Groups = list[list[Rollout]]
@@ -56,7 +57,7 @@ def train(config: Config) -> None:
     check_context(config, max(len(p.ids) for p in (*prompts, *test)))
     folder = make_run_folder(config) if is_main_process() else None
     v = config.verifier
-    with VerifierPool(v.name, v.options(), v.workers, v.timeout) as pool:
+    with VerifierPool(*v.pool(), v.workers, v.timeout) as pool:
         ranks = Ranks()
         policy = Policy(config, ranks, len(tokenizer))
         engine = build_engine(config, policy, tokenizer)
@@ -68,6 +69,8 @@ def train(config: Config) -> None:
             for line in (*notes, *configuration.plan(config, len(prompts), len(test), ranks.size), f"run folder {folder}"):
                 say(line)
             say(f"first prompt, as the model sees it: {prompts[0].text!r}")
+            if v.name == "code":
+                say(confinement())
 
         before = evaluate(sampler, test[: config.eval.problems], config.eval, policy.version)
         reporter.evaluation(0, before)

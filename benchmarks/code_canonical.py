@@ -60,9 +60,7 @@ def main() -> int:
         for name in SETS:
             start = time.monotonic()
             rows = rows_of(name, folder)
-            programs = [
-                (row, index, code) for row in rows for index, code in enumerate([canonical(row), *mutants(row)])
-            ]
+            programs = [(row, index, code) for row in rows for index, code in enumerate([canonical(row), *mutants(row)])]
             verdicts = pool.grade([(problem_of(row), f"```python\n{code}\n```") for row, _, code in programs])
             labels: Counter[str] = Counter()
             passed = 0

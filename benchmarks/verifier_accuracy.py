@@ -94,9 +94,7 @@ def score(rows: list[Row], judge: Callable[[Row], bool]) -> dict[str, Any]:
     return {
         "right": sum(row["expected"] == verdict for row, verdict in pairs),
         "false_right": sum(v and not r["expected"] and not r.get("config_dependent") for r, v in pairs),
-        "false_right_config_dependent": sum(
-            v and not r["expected"] and r.get("config_dependent", False) for r, v in pairs
-        ),
+        "false_right_config_dependent": sum(v and not r["expected"] and r.get("config_dependent", False) for r, v in pairs),
         "false_wrong": sum(row["expected"] and not verdict for row, verdict in pairs),
         "seconds": seconds,
     }

@@ -113,7 +113,7 @@ def test_a_broken_parquet_file_is_named(tmp_path):
 
 
 def test_gold_answers_that_cannot_be_read_are_reported_with_their_row():
-    problems = [Problem("a", "", "3/4"), Problem("b", "", ""), Problem("c", "", "x = = 2")]
+    problems = [Problem("a", "", "3/4"), Problem("b", "", ""), Problem("c", "", "2^")]
     (note,) = unreadable_answers(problems, "training")
     assert note.startswith("2 of 3 training problems")
     assert "b: the gold answer is empty" in note

@@ -59,9 +59,7 @@ def read_rows(path: Path, code: bool) -> list[dict[str, Any]]:
         for name, kind in needed.items():
             if not isinstance(row.get(name), kind):  # type: ignore[arg-type]
                 there = f"has {type(row[name]).__name__}" if name in row else "has nothing"
-                raise BadRow(
-                    f"{path}, line {number}: {name!r} must be text{' or tests' * (name == 'tests')}, the row {there}"
-                )
+                raise BadRow(f"{path}, line {number}: {name!r} must be text{' or tests' * (name == 'tests')}, the row {there}")
         if not isinstance(row.get("expected", True), bool):
             raise BadRow(f"{path}, line {number}: 'expected' must be true or false, not {row['expected']!r}")
         rows.append(row)

@@ -186,9 +186,7 @@ class Peer:
     def ask(self, operation: str, handle: int | str, *args: Any, **kwargs: Any) -> Any:
         self.calls += operation == "call"
         try:
-            self.send(
-                ["?", operation, handle, [self.encode(a) for a in args], {k: self.encode(v) for k, v in kwargs.items()}]
-            )
+            self.send(["?", operation, handle, [self.encode(a) for a in args], {k: self.encode(v) for k, v in kwargs.items()}])
         except TooLarge as error:
             raise BadTests(f"an argument cannot be sent: {error}") from error
         while (message := self.receive())[0] == "?":

@@ -187,9 +187,7 @@ def same_output(expected: str, got: str, tolerance: float = 1e-6) -> bool:
     A token is compared as a number only where the expected one is written as a real number (with a point or exponent).
     """
     wanted, found = expected.split(), got.split()
-    return len(wanted) == len(found) and all(
-        w == f or _close(w, f, tolerance) for w, f in zip(wanted, found, strict=True)
-    )
+    return len(wanted) == len(found) and all(w == f or _close(w, f, tolerance) for w, f in zip(wanted, found, strict=True))
 
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
@@ -295,3 +293,12 @@ class CodeVerifier:
         ]
         verdicts = [self(problem, f"```python\n{code}\n```") for problem, code, _, _ in expected]
         return all((v.status, v.label) == (e[2], e[3]) for v, e in zip(verdicts, expected, strict=True))
+
+
+def confinement() -> str:
+    """What confines programs on this machine, for people."""
+    verifier = CodeVerifier()
+    try:
+        return verifier.describe()
+    finally:
+        verifier.close()

@@ -35,9 +35,7 @@ from minirl.verify.children import (
 )
 
 # Imported once here, so that no program pays for them.
-WARM = (
-    "bisect collections copy datetime decimal fractions functools heapq io itertools math operator random re statistics"
-)
+WARM = "bisect collections copy datetime decimal fractions functools heapq io itertools math operator random re statistics"
 WARM += " string sys threading time typing types dataclasses enum array cmath queue hashlib"
 TMP_BYTES = 64 << 20
 FILE_BYTES = 16 << 20
@@ -142,9 +140,7 @@ class Server:
     def run_tests(self, job: dict[str, Any], payload: int, folder: str) -> dict[str, Any]:
         """The judge with the tests, and the candidate with the code, in two children that share one socket pair."""
         with contextlib.ExitStack() as stack:
-            null, result, report = (
-                stack.enter_context(Descriptor(fd)) for fd in (os.open("/dev/null", os.O_RDWR), *os.pipe())
-            )
+            null, result, report = (stack.enter_context(Descriptor(fd)) for fd in (os.open("/dev/null", os.O_RDWR), *os.pipe()))
             judges, candidates = (stack.enter_context(sock) for sock in socket.socketpair())
             nulls = [null.fd] * 3
             judge = self.fork([*nulls, judges.fileno(), payload, report.fd], judge_main, job, folder)
@@ -163,9 +159,7 @@ class Server:
     def run_program(self, job: dict[str, Any], stdin: int, folder: str) -> dict[str, Any]:
         """One program with its stdin; what it wrote to stdout, and how it ended."""
         with contextlib.ExitStack() as stack:
-            null, output, writer = (
-                stack.enter_context(Descriptor(fd)) for fd in (os.open("/dev/null", os.O_RDWR), *os.pipe())
-            )
+            null, output, writer = (stack.enter_context(Descriptor(fd)) for fd in (os.open("/dev/null", os.O_RDWR), *os.pipe()))
             ours, theirs = (stack.enter_context(sock) for sock in socket.socketpair())
             main = functools.partial(candidate_main, harness.run_program, job["code"])
             program = self.fork([stdin, writer.fd, null.fd, theirs.fileno()], main, job, folder)

@@ -109,9 +109,7 @@ def same(expected: Any, got: Any, tolerance: float) -> bool:
     where a float is expected, and a tuple where a list is expected (tests written in JSON have no tuples)."""
     if type(expected) is float and type(got) in (float, int):
         try:
-            return math.isclose(expected, got, rel_tol=tolerance, abs_tol=tolerance) or (
-                expected != expected and got != got
-            )
+            return math.isclose(expected, got, rel_tol=tolerance, abs_tol=tolerance) or (expected != expected and got != got)
         except OverflowError:
             return False
     if type(got) is not type(expected) and not (type(expected) is list and type(got) is tuple):
@@ -119,9 +117,7 @@ def same(expected: Any, got: Any, tolerance: float) -> bool:
     if type(expected) in (list, tuple):
         return len(expected) == len(got) and all(same(e, g, tolerance) for e, g in zip(expected, got, strict=True))
     if type(expected) is dict:
-        return expected.keys() == got.keys() and all(
-            same(value, got[key], tolerance) for key, value in expected.items()
-        )
+        return expected.keys() == got.keys() and all(same(value, got[key], tolerance) for key, value in expected.items())
     return bool(expected == got)
 
 

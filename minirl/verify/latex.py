@@ -185,11 +185,7 @@ class _Parser:
             self.at = start
         elif self.peek()[:1].isdecimal():
             above_below = self.tokens[start : start + 3]
-            if (
-                above_below[1:2] != ["/"]
-                or not all(part.isdecimal() for part in above_below[::2])
-                or len(above_below) < 3
-            ):
+            if above_below[1:2] != ["/"] or not all(part.isdecimal() for part in above_below[::2]) or len(above_below) < 3:
                 raise Unreadable("two numbers side by side")
             self.at += 3
             below_value = integer(above_below[2])

@@ -224,6 +224,4 @@ def reading(text: str, row: dict[str, Any]) -> str | None:
 def anonymous(text: str) -> str:
     """Single-letter names replaced in the order in which they first stand."""
     names: dict[str, str] = {}
-    return re.sub(
-        r"(?<![A-Za-z\\])[a-z](?![A-Za-z])", lambda m: names.setdefault(m.group(), "uvwxyzpqr"[len(names) % 9]), text
-    )
+    return re.sub(r"(?<![A-Za-z\\])[a-z](?![A-Za-z])", lambda m: names.setdefault(m.group(), "uvwxyzpqr"[len(names) % 9]), text)

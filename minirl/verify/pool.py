@@ -57,9 +57,7 @@ class Item:
 class VerifierPool:
     """See the module's docstring. Constructing it waits until the first worker has passed its self-test."""
 
-    def __init__(
-        self, verifier: str, options: dict[str, Any] | None = None, workers: int = 2, timeout: float = 5.0
-    ) -> None:
+    def __init__(self, verifier: str, options: dict[str, Any] | None = None, workers: int = 2, timeout: float = 5.0) -> None:
         if workers < 1 or not timeout > 0:
             raise VerifierError(f"a pool needs workers >= 1 and timeout > 0, not {workers} and {timeout}")
         self.verifier, self.options, self.timeout = verifier, dict(options or {}), timeout

@@ -162,9 +162,7 @@ def relation(pieces: list[str], signs: list[str], read: Read) -> Tree:
         if not signs:
             return read(pieces[0])
     if set(signs) == {"="}:
-        return (
-            equation(pieces[0], pieces[1], read) if len(signs) == 1 else read(pieces[-1])
-        )  # a chain says its last part
+        return equation(pieces[0], pieces[1], read) if len(signs) == 1 else read(pieces[-1])  # a chain says its last part
     if "=" in signs:
         raise Unreadable("equality and inequality mixed")
     trees = [inequality(pieces[i], sign, pieces[i + 1], read) for i, sign in enumerate(signs)]

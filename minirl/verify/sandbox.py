@@ -29,9 +29,7 @@ from minirl.verify import VerifierError, channel
 MODES = ("full", "shared files", "process")  # strongest first
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
 ENVIRONMENT |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-START = (
-    "import sys; sys.path.insert(0, sys.argv[4]); from minirl.verify import forkserver as f; del sys.path[0]; f.main()"
-)
+START = "import sys; sys.path.insert(0, sys.argv[4]); from minirl.verify import forkserver as f; del sys.path[0]; f.main()"
 PREFIX = "minirl-sandbox-"
 GRACE_SECONDS = 10.0  # the fork server answers within a job's limit; after this it is taken for dead
 

@@ -124,8 +124,7 @@ def region_tree(parts: list[Interval]) -> Tree:
     if all(low.key == high.key for low, _, high, _ in merged):
         return set_tree([low for low, *_ in merged]) if merged else Tree("set", "{}")
     pieces = [
-        sequence_tree([low, high], "[" if low_in else "(", "]" if high_in else ")")
-        for low, low_in, high, high_in in merged
+        sequence_tree([low, high], "[" if low_in else "(", "]" if high_in else ")") for low, low_in, high, high_in in merged
     ]
     return pieces[0] if len(pieces) == 1 else Tree("region", "U".join(p.key for p in pieces), tuple(pieces))
 

@@ -110,9 +110,7 @@ class Worker:
     def stop(self, gone: bool = False) -> str:
         """Kills the whole process group, reaps it, and says how the process ended. gone: its socket is closed."""
         try:
-            code = self.process.wait(
-                timeout=1.0 if gone else 0.0
-            )  # the socket closes a little before the exit code is known
+            code = self.process.wait(timeout=1.0 if gone else 0.0)  # the socket closes a little before the exit code is known
         except subprocess.TimeoutExpired:
             code = None
         with contextlib.suppress(ProcessLookupError, PermissionError):  # the group is gone (macOS: PermissionError)

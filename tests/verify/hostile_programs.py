@@ -191,8 +191,7 @@ HARM = [
     ("kills everything", "attempt(lambda: os.kill(-1, 9))", {"Denied", "Harm"}),  # in its own process namespace it may
     (
         "traces its parent",
-        "import ctypes\nc = ctypes.CDLL(None, use_errno=True)\n"
-        "attempt(lambda: c.ptrace(16, os.getppid(), 0, 0) == 0 or 1 / 0)",
+        "import ctypes\nc = ctypes.CDLL(None, use_errno=True)\nattempt(lambda: c.ptrace(16, os.getppid(), 0, 0) == 0 or 1 / 0)",
         {"Denied"},
     ),
     ("reads its parent's memory", "attempt(lambda: open(f'/proc/{os.getppid()}/mem', 'rb').read(1))", {"Denied"}),

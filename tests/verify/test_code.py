@@ -113,9 +113,7 @@ def test_the_first_failing_test_names_the_error(verify):
     ],
 )  # fmt: skip
 def test_scripts_may_use_what_python_offers(verify, tests, code):
-    assert outcome(verify(code, tests=tests, entry_point="f")) == (RIGHT, ""), verify(
-        code, tests=tests, entry_point="f"
-    )
+    assert outcome(verify(code, tests=tests, entry_point="f")) == (RIGHT, ""), verify(code, tests=tests, entry_point="f")
     assert verify("def f(*a, **k): return 'no'\nNode = Stack = f", tests=tests, entry_point="f").status == WRONG
 
 
@@ -214,9 +212,7 @@ def test_stdin_programs(verify):
     tests = json.dumps({"type": "stdin_stdout", "inputs": ["2\n1 2\n", "1\n5\n"], "outputs": ["3\n", "5\n"]})
     assert verify("input()\nprint(sum(map(int, input().split())))", tests=tests).status == RIGHT
     assert (
-        verify(
-            "import sys\nd = sys.stdin.read().split()\nsys.stdout.write(str(sum(map(int, d[1:]))))", tests=tests
-        ).status
+        verify("import sys\nd = sys.stdin.read().split()\nsys.stdout.write(str(sum(map(int, d[1:]))))", tests=tests).status
         == RIGHT
     )
     assert (
@@ -230,10 +226,7 @@ def test_stdin_programs(verify):
     threaded += "threading.Thread(target=main).start()"
     assert verify(threaded, tests=tests).status == RIGHT
     assert verify("print(3)", tests=tests).label == WRONG_ANSWER
-    assert (
-        verify("input()\nprint(sum(map(int, input().split())))\nprint()\nprint('bye')", tests=tests).label
-        == WRONG_ANSWER
-    )
+    assert verify("input()\nprint(sum(map(int, input().split())))\nprint()\nprint('bye')", tests=tests).label == WRONG_ANSWER
     assert verify("int('x')", tests=tests).label == "ValueError"
     assert verify("print(", tests=tests).label == "SyntaxError"
     assert verify("while True: pass", tests=tests, timeout=0.3).label == TIMEOUT

@@ -95,13 +95,9 @@ def test_what_cannot_be_read_is_one_sentence_and_exit_code_2(tmp_path, capsys, r
 
 def test_it_runs_as_a_command_from_any_folder(tmp_path):
     command = [sys.executable, "-m", "minirl.verify", "missing.jsonl"]
-    result = subprocess.run(
-        command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
-    )
+    result = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
     assert result.returncode == 2
     assert result.stderr.startswith("missing.jsonl cannot be read")
     assert "Traceback" not in result.stderr
-    result = subprocess.run(
-        [*command[:3], "--grader", "none", "x"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    result = subprocess.run([*command[:3], "--grader", "none", "x"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 2

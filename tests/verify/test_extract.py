@@ -30,9 +30,7 @@ def test_last_complete_box(text: str, expected: str) -> None:
     assert boxed(text) == expected
 
 
-@pytest.mark.parametrize(
-    "text", [r"\boxed{a} \boxed{unclosed", r"\boxed{a} and so \boxed{\frac{1}{2}", r"\boxed{a}\boxed"]
-)
+@pytest.mark.parametrize("text", [r"\boxed{a} \boxed{unclosed", r"\boxed{a} and so \boxed{\frac{1}{2}", r"\boxed{a}\boxed"])
 def test_a_truncated_box_does_not_hide_the_one_before(text: str) -> None:
     assert boxed(text) == "a"
 

@@ -330,8 +330,7 @@ def test_polynomials_are_known_in_every_form(coefficients: list[int], shift: int
     degree = len(coefficients) - 1
     plain = "+".join(f"({c})x^{{{k}}}" for k, c in enumerate(coefficients))
     taylor = [
-        sum(c * math.comb(k, j) * shift ** (k - j) for k, c in enumerate(coefficients) if k >= j)
-        for j in range(degree + 1)
+        sum(c * math.comb(k, j) * shift ** (k - j) for k, c in enumerate(coefficients) if k >= j) for j in range(degree + 1)
     ]
     shifted = "+".join(f"({t})(x-({shift}))^{{{j}}}" for j, t in enumerate(taylor))
     assert exact(plain, shifted)

@@ -243,10 +243,7 @@ def test_a_verifier_that_cannot_work_is_refused_at_once(name, words):
 def test_a_failing_self_test_is_a_clear_error(tmp_path):
     path = tmp_path / "broken.py"
     path.write_text(
-        "class Broken:\n"
-        "    def self_test(self): return False\n"
-        "    def __call__(self, *_): return 1.0\n"
-        "grade = Broken()\n"
+        "class Broken:\n    def self_test(self): return False\n    def __call__(self, *_): return 1.0\ngrade = Broken()\n"
     )
     with pytest.raises(VerifierError, match="self-test"):
         VerifierPool(f"{path}:grade", workers=1)

@@ -88,9 +88,7 @@ def test_the_full_mode_shows_nothing_but_python():
     with Sandbox() as sandbox:
         if sandbox.mode != "full":
             pytest.skip(sandbox.describe())
-        code = (
-            f"import os\nprint(sorted(os.listdir('/')), os.path.exists({str(ROOT)!r}), os.listdir('/tmp'), os.getpid())"
-        )
+        code = f"import os\nprint(sorted(os.listdir('/')), os.path.exists({str(ROOT)!r}), os.listdir('/tmp'), os.getpid())"
         output = sandbox.run_program(code, "")["output"]
     assert "False [] 1" in output
     assert not {"home", "proc", "var", "etc"} & set(eval(output.split("]")[0] + "]"))
@@ -149,9 +147,7 @@ def test_nothing_survives_the_death_of_the_process_that_uses_it(mode):
             return count
 
         end = time.monotonic() + 5
-        expected = (
-            6 if mode == "process" else 7
-        )  # server, judge, four copies of the candidate; and the server's launcher
+        expected = 6 if mode == "process" else 7  # server, judge, four copies of the candidate; and the server's launcher
         while alive() < expected and time.monotonic() < end:
             time.sleep(0.02)
         assert alive() == expected

@@ -25,7 +25,7 @@ if __name__ == "__main__":
 
 from minirl import loss as losses
 from minirl.advantages import Strategy, has_signal
-from minirl.data import Order, Prompt, encode_prompts, load_problems
+from minirl.data import Order, Prompt, encode_prompts, load_problems, unreadable_answers
 from minirl.distributed import Ranks, is_main_process
 from minirl.evaluate import evaluate
 from minirl.metrics import UpdateStats, batch_metrics
@@ -34,6 +34,7 @@ from minirl.report import Reporter, make_run_folder, say
 from minirl.rollout import Rollout, Sampling, build_engine
 from minirl.rollout.sampler import Sampler, as_group
 from minirl.verify import VerifierError
+from minirl.verify.code import confinement
 from minirl.verify.pool import VerifierPool
 
 Groups = list[list[Rollout]]
@@ -48,13 +49,15 @@ def train(config: Config) -> None:
     start = time.perf_counter()
     # Whatever can be wrong with the input is found before a model is loaded.
     train_problems, test_problems, notes = load_problems(config.data)
+    if config.verifier.name == "math":
+        notes += unreadable_answers(train_problems, "training") + unreadable_answers(test_problems, "held-out")
     tokenizer = load_tokenizer(config.model)
     prompts = encode_prompts(train_problems, tokenizer, config.data, notes, "training")
     test = encode_prompts(test_problems, tokenizer, config.data, notes, "held-out")
     check_context(config, max(len(p.ids) for p in (*prompts, *test)))
     folder = make_run_folder(config) if is_main_process() else None
     v = config.verifier
-    with VerifierPool(v.name, v.options(), v.workers, v.timeout) as pool:
+    with VerifierPool(*v.pool(), v.workers, v.timeout) as pool:
         ranks = Ranks()
         policy = Policy(config, ranks, len(tokenizer))
         engine = build_engine(config, policy, tokenizer)
@@ -66,6 +69,8 @@ def train(config: Config) -> None:
             for line in (*notes, *configuration.plan(config, len(prompts), len(test), ranks.size), f"run folder {folder}"):
                 say(line)
             say(f"first prompt, as the model sees it: {prompts[0].text!r}")
+            if v.name == "code":
+                say(confinement())
 
         before = evaluate(sampler, test[: config.eval.problems], config.eval, policy.version)
         reporter.evaluation(0, before)

@@ -82,9 +82,21 @@ class VerifierConfig:
     workers: int = option(1, "verifier processes a rank", minimum=1)
     timeout: float = option(5.0, "seconds a response may take to verify")
 
-    def options(self) -> dict[str, Any]:
-        """What the verifier's constructor takes."""
-        return {"grader": self.grader, "answer": self.answer} if self.name == "math" else {}
+    memory_mb: int = option(2048, "name=code: address space of a program", minimum=64)
+    rewards: list[Any] = items(
+        [], "more rewards, added to it: [[file.py:function, weight], ...]; it alone decides right and wrong"
+    )
+
+    def pool(self) -> tuple[str, dict[str, Any]]:
+        """The name and the options that VerifierPool takes."""
+        options: dict[str, Any] = {}
+        if self.name == "math":
+            options = {"grader": self.grader, "answer": self.answer}
+        elif self.name == "code":
+            options = {"timeout": self.timeout, "memory_mb": self.memory_mb}
+        if not self.rewards:
+            return self.name, options
+        return "combine", {"rewards": [[self.name, 1.0, options], *self.rewards]}
 
 
 @dataclass
@@ -294,6 +306,8 @@ def closest(key: str, path: str, known: dict[str, Any]) -> str:
 
 def coerce(value: Any, kind: Any, key: str) -> Any:
     """`value` as `kind`, which is bool, int, float, str, list[...], dict[...] or one of them or None."""
+    if kind is Any:
+        return value
     origin = typing.get_origin(kind)
     if origin in (types.UnionType, typing.Union):
         if value is None or value in ("null", "none", "None"):
@@ -395,6 +409,11 @@ def check(config: Config) -> None:
     if d.task == "dataset":
         require(bool(d.train), "data.task=dataset needs data.train: a .jsonl or .parquet file, or a Hub name")
         require("{problem}" in d.template, f"data.template must contain {{problem}}, not just {d.template!r}")
+    for entry in v.rewards:
+        require(
+            isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str) and isinstance(entry[1], int | float),
+            f"verifier.rewards takes a list of [file.py:function, weight], not {entry!r}",
+        )
     require(
         v.name in ("math", "code") or ".py:" in v.name,
         f"verifier.name is math, code or file.py:function, not {v.name!r}",

@@ -57,6 +57,17 @@ def load_problems(config: DataConfig) -> tuple[list[Problem], list[Problem], lis
     return train, test, notes
 
 
+def unreadable_answers(problems: Sequence[Problem], what: str) -> list[str]:
+    """A note on gold answers that the mathematics verifier cannot read, with the first of them by id; [] when all are fine."""
+    from minirl.verify.math import check_gold
+
+    found = [(p.id, reason) for p in problems if (reason := check_gold(p.answer))]
+    if not found:
+        return []
+    shown = "; ".join(f"{name}: {reason}" for name, reason in found[:5])
+    return [f"{len(found)} of {len(problems)} {what} problems have a gold answer that only the same text will match: {shown}"]
+
+
 def read_rows(source: str, subset: str | None, split: str) -> list[dict[str, Any]]:
     """The rows of a .jsonl or .parquet file, or of a Hub data set."""
     path = Path(source)

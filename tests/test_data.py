@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from minirl import tiny
 from minirl.config import ConfigError, DataConfig
-from minirl.data import Order, encode_prompts, load_problems
+from minirl.data import Order, encode_prompts, load_problems, unreadable_answers
 from minirl.tasks import Problem, arithmetic, fewshot
 
 
@@ -110,6 +110,15 @@ def test_a_broken_parquet_file_is_named(tmp_path):
     (tmp_path / "a.parquet").write_text("not parquet")
     with pytest.raises(ConfigError, match="parquet"):
         load_problems(dataset(str(tmp_path / "a.parquet")))
+
+
+def test_gold_answers_that_cannot_be_read_are_reported_with_their_row():
+    problems = [Problem("a", "", "3/4"), Problem("b", "", ""), Problem("c", "", "2^")]
+    (note,) = unreadable_answers(problems, "training")
+    assert note.startswith("2 of 3 training problems")
+    assert "b: the gold answer is empty" in note
+    assert "c: " in note
+    assert unreadable_answers(arithmetic.problems("test"), "held-out") == []
 
 
 # ---- prompts ---------------------------------------------------------------------------------------------------------------

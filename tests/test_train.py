@@ -298,3 +298,41 @@ def test_a_pretrained_model_on_four_shot_arithmetic(smollm2, tmp_path):
     responses = [json.loads(line) for line in (tmp_path / "out" / "rollouts" / "step000001.jsonl").read_text().splitlines()]
     if responses:
         assert any(r["response"].strip().isdigit() for r in responses)
+
+
+def test_code_problems_are_judged_in_the_sandbox(tmp_path, capsys):
+    rows = [{"problem": f"{i}*2=", "tests": f"assert f() == {i}"} for i in range(3, 9)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code = ["--data.task=dataset", f"--data.train={tmp_path / 'rows.jsonl'}", "--data.test_size=2", "--data.answer_column=",
+            "--data.fact_columns=[tests]", "--verifier.name=code", "--algorithm.estimator=grpo"]  # fmt: skip
+    assert start([*SMALL, *code, "--run.steps=1", "--run-dir", str(tmp_path / "out")]) == 0
+    assert "sandbox mode" in capsys.readouterr().out
+    saved = [json.loads(line) for line in (tmp_path / "out" / "rollouts" / "step000001.jsonl").read_text().splitlines()]
+    assert {row["status"] for row in saved} == {"wrong"}
+    assert {row["label"] for row in saved} <= {"<no code>", "SyntaxError", "NameError"}
+
+
+def test_rewards_add_up_and_see_the_rollout(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "def brief(problem, response, rollout):\n    return 1.0 if rollout['tokens'] < 50 else 0.0\n"
+    )
+    more = [f"--verifier.rewards=[[{tmp_path / 'mine.py'}:brief, 0.25]]", "--algorithm.estimator=grpo"]
+    assert start([*SMALL, *more, "--run.steps=1", "--run-dir", str(tmp_path / "out")]) == 0
+    (row,) = metrics(tmp_path / "out")
+    assert row["reward/mean"] == pytest.approx(row["reward/accuracy"] + 0.25)
+
+
+def test_a_reward_that_fails_leaves_its_response_out_and_is_counted(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "def half(problem, response, rollout):\n    if rollout['group'] % 2:\n        raise ValueError('odd')\n"
+        "    return float(problem.answer in response)\n"
+    )
+    more = [f"--verifier.name={tmp_path / 'mine.py'}:half", "--algorithm.estimator=grpo", "--eval.every=0"]
+    assert start([*SMALL, *more, "--run.steps=1", "--run-dir", str(tmp_path / "out")]) == 0
+    (row,) = metrics(tmp_path / "out")
+    assert row["verify/errors"] == 8, "two of four groups of four"
+    assert math.isfinite(row["reward/mean"])
+    saved = [json.loads(line) for line in (tmp_path / "out" / "rollouts" / "step000001.jsonl").read_text().splitlines()]
+    failed = [r for r in saved if r["status"] == "error"]
+    assert failed
+    assert all(r["advantage"] == 0 and "odd" in r["detail"] for r in failed)

@@ -7,7 +7,8 @@ from minirl.tasks import Problem
 
 RIGHT, WRONG, ERROR = "right", "wrong", "error"
 
-# Labels of wrong responses that gave no answer to compare. Every other label is a canonical key: no key starts with "<".
+# Labels of wrong responses that gave no answer to compare. Every other label is a canonical key, which never starts
+# with "<".
 NO_ANSWER = "<no answer>"
 EMPTY_ANSWER = "<empty answer>"
 TIMEOUT = "<timeout>"
@@ -53,6 +54,8 @@ class VerifierError(RuntimeError):
 def load_verifier(name: str, **options: Any) -> Verifier:
     """The verifier called `name`: "math", "code", "combine", or "path/to/file.py:function" (rewards.py).
 
+    "rows" is that of `python -m minirl.verify`.
+
     The options go to its constructor. An unknown name or option is a VerifierError that says so.
     """
     try:
@@ -60,6 +63,10 @@ def load_verifier(name: str, **options: Any) -> Verifier:
             from minirl.verify.math import MathVerifier
 
             return MathVerifier(**options)
+        if name == "rows":
+            from minirl.verify.__main__ import RowVerifier
+
+            return RowVerifier(**options)
         if name == "code":
             from minirl.verify.code import CodeVerifier
 

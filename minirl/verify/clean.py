@@ -4,47 +4,49 @@ Only spelling is changed here, by regular expressions that run in linear time; t
 """
 
 import re
+from collections.abc import Callable
 
-SIGNS = str.maketrans(
-    {"−": "-", "–": "-", "×": "*", "·": "*", "⋅": "*", "÷": "/", "≤": "≤", "≥": "≥", "⩽": "≤", "⩾": "≥", "，": ",", "；": ";",
-     "（": "(", "）": ")", "\u00a0": " ", "\u2009": " ", "\u202f": " ", "∗": "*", "²": "^{2}", "³": "^{3}", "½": r"\frac12 ",
-     "π": r"\pi ", "∞": r"\infty ", "’": "'", "′": "'", "\n": " ", "\t": " ", "%": "%", "º": "°"}
-)  # fmt: skip
-COMMANDS = {
-    **dict.fromkeys(["times", "cdot", "ast", "cdotp"], "*"),
-    **dict.fromkeys(["le", "leq", "leqslant"], "≤"),
-    **dict.fromkeys(["ge", "geq", "geqslant"], "≥"),
-    **dict.fromkeys(["ne", "neq"], "≠"),
-    **dict.fromkeys(["approx", "simeq"], "≈"),
-    **dict.fromkeys(["lbrace"], r"\{"),
-    **dict.fromkeys(["rbrace"], r"\}"),
-    **dict.fromkeys(["lvert", "rvert", "vert", "lVert", "rVert"], "|"),
-    **dict.fromkeys(["dfrac", "tfrac", "cfrac"], r"\frac"),
-    **dict.fromkeys(["dbinom", "tbinom"], r"\binom"),
-    **dict.fromkeys(["quad", "qquad", "enspace", "thinspace"], " "),
-    **dict.fromkeys(
-        ["displaystyle", "textstyle", "limits", "nolimits", "left", "right", "big", "Big", "bigg", "Bigg", "bigl", "bigr", "Bigl", "Bigr", "biggl", "biggr", "mleft", "mright", "hline", "rm", "bf", "it"],
-        "",
+# fmt: off
+SIGNS = str.maketrans({
+    "−": "-", "–": "-", "×": "*", "·": "*", "⋅": "*", "∗": "*", "÷": "/", "⩽": "≤", "⩾": "≥", "，": ",", "；": ";",
+    "（": "(", "）": ")", "％": "%", "º": "°", "’": "'", "′": "'", "²": "^{2}", "³": "^{3}", "½": r"\frac12 ",
+    "π": r"\pi ", "∞": r"\infty ",
+})
+SPELLINGS = {  # commands by what they are replaced with
+    "*": ("times", "cdot", "ast", "cdotp"), "/": ("div",), ":": ("colon",), "°": ("degree",),
+    "<": ("lt",), "≤": ("le", "leq", "leqslant"), ">": ("gt",), "≥": ("ge", "geq", "geqslant"), "≠": ("ne", "neq"),
+    "≈": ("approx", "simeq"),
+    "∈": ("in",), "∪": ("cup",), "∩": ("cap",), "∖": ("setminus", "backslash"), "±": ("pm",), "∓": ("mp",),
+    "∅": ("emptyset", "varnothing"), "(": ("langle",), ")": ("rangle",), "[": ("lbrack",), "]": ("rbrack",),
+    r"\{": ("lbrace",), r"\}": ("rbrace",), "|": ("lvert", "rvert", "vert", "lVert", "rVert"),
+    r"\frac": ("dfrac", "tfrac", "cfrac"), r"\binom": ("dbinom", "tbinom"),
+    " or ": ("lor", "vee"), " and ": ("land", "wedge"), " ": ("quad", "qquad", "enspace", "thinspace"),
+    r"\text": (
+        "text", "textbf", "textit", "textrm", "textnormal", "textsf", "mathrm", "mathit", "mathsf", "mbox",
+        "mathbf", "operatorname", "hbox", "bold",
     ),
-    **dict.fromkeys(["text", "textbf", "textit", "textrm", "textnormal", "textsf", "mathrm", "mathit", "mathsf", "mbox", "mathbf",
-                     "operatorname", "hbox", "bold"], r"\text"),
-    "in": "∈", "cup": "∪", "cap": "∩", "setminus": "∖", "backslash": "∖", "pm": "±", "mp": "∓", "lt": "<", "gt": ">", "div": "/",
-    "colon": ":", "degree": "°", "langle": "(", "rangle": ")", "emptyset": "∅", "varnothing": "∅", "lbrack": "[",
-    "rbrack": "]", "lor": " or ", "vee": " or ", "land": " and ", "wedge": " and ",
-}  # fmt: skip
+    "": (
+        "displaystyle", "textstyle", "limits", "nolimits", "left", "right", "big", "Big", "bigg", "Bigg", "bigl",
+        "bigr", "Bigl", "Bigr", "biggl", "biggr", "mleft", "mright", "hline", "rm", "bf", "it",
+    ),
+}
+# fmt: on
+COMMANDS = {command: spelling for spelling, commands in SPELLINGS.items() for command in commands}
 COMMAND = re.compile(r"\\([a-zA-Z]+)\*?")
 GLUED_SPACE = re.compile(r"\\q?quad(?=[a-zA-Z])")
 DOUBLED = re.compile(r"\\\\(?=[a-zA-Z{}%$])")
 SPACES = re.compile(r"(?<!\\)\\[,;:> ]|~")
-REWRITES = [
+REWRITES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"(?<!\\)\\!\s*"), ""),
     (re.compile(r"\s*\{\s*,\s*\}\s*"), ","),  # 1{,}000
     (re.compile(r"(\d)(?:\\[,;: ]|~)+(?=\d{3}(?!\d))"), r"\1"),  # 1\,000
     (SPACES, " "),
+    (re.compile(r"\$\s*,\s*\$"), ", "),
     (re.compile(r"\\[$€£]|[$€£¥]|\\text\s*\{\s*\}"), ""),
     (re.compile(r"\\%|％"), "%"),
     (re.compile(r"\^\s*(?:\\circ|\{\s*\\circ\s*\})"), "°"),
     (re.compile(r"\\text\s*\{\s*,?\s*(and|or|degrees?|percent|pct|hundred|thousand|[mbtr]+illion)\s*\}"), r" \1 "),
+    (re.compile(r"(?<![\d.])(\d{1,3}(?: \d{3})+)(?![\d/.,])"), lambda m: m.group().replace(" ", "")),  # 10 000
     (re.compile(r"\*\*"), "^"),
     (re.compile(r"<=|=<"), "≤"),
     (re.compile(r">="), "≥"),
@@ -53,25 +55,30 @@ REWRITES = [
     (re.compile(r"(?<=[\d)}.])\s*(?:%|percent(?:age)?(?: points?)?\b|pct\b)"), ""),
     (re.compile(r"(?<=[\d)}])\s*degrees?\b|°\s*[CF]\b"), "°"),
 ]
+WRAPPER = re.compile(r"\\(?:boxed|fbox|text(?=\s*\{[^{}]*[^{}A-Za-z]))\s*\{")
+BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?!\d|,\d)")
 MULTIPLIERS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 MULTIPLIER = re.compile(r"(?<=[\d})])\s*(hundred|thousand|million|billion|trillion)\b")
-# A unit follows a number, a bracket or pi, at the end: any \text{...}, a known abbreviation, or words of three letters
-# and more with a vowel. One letter, as in 0.64N, is a variable.
+# A unit follows a number, a bracket, a degree sign or pi, at the end: a known abbreviation, words of three letters and
+# more with a vowel, or any \text{...}, unless it has a digit or a word after which the number is not the whole answer.
+# One letter, as in 0.64N, is a variable.
 ABBREVIATION = (
-    r"(?:mm|cm|dm|km|mg|kg|ml|mL|ft|in|lbs?|oz|mph|kmh|hrs?|mins?|secs?|sq|cu|Hz|kHz|dB|kJ|eV|mol|nm|USD|rad|deg|pm|am|"
-    r"m/s|km/h|m/min|ft/s|mi/h|kg/m)"
+    r"(?:mm|cm|dm|km|mg|kg|ml|mL|ft|in|lbs?|oz|mph|kmh|hrs?|mins?|secs?|sq|cu|Hz|kHz|dB|kJ|eV|mol|nm|USD|rad|deg|"
+    r"m/s|km/h|m/min|ft/s|mi/h|kg/m)(?![A-Za-z])"
 )
-WORD = r"(?!(?:sqrt|sin|cos|tan|log|exp|and|or|pi|abs|infty|inf|oo)\b)(?=[A-Za-z]*[aeiouy])[A-Za-z]{3,}"
+LINK = r"\b(?:and|or|if|iff|not|to|when|for|where|but|unless|except|otherwise)\b"
+TEXT = rf"\\text\s*\{{(?![^{{}}]*(?:[,;\d]|{LINK}))[^{{}}]*\}}"
+WORD = rf"(?!{LINK}|(?:sqrt|sin|cos|tan|log|exp|pi|abs|infty|inf|oo)\b)(?=[A-Za-z]*[aeiouy])[A-Za-z]{{3,}}"
 UNIT = re.compile(
-    rf"(?:(?<=[\d}})\]°])|(?<=\\pi))\s*(?:\\text\s*\{{[^{{}}]*\}}|(?<![A-Za-z])(?:{ABBREVIATION}(?![A-Za-z])|(?<=\s){WORD}|(?<=\d)[a-z]{{4,}}))"
-    rf"(?:\s*(?:/|\\text\s*\{{[^{{}}]*\}}|(?<=[\s/])[A-Za-z]{{1,12}}\b\.?))*\.?\s*(?:\^\s*\{{?\s*-?[1-3]\s*\}}?)?\s*$"
+    rf"(?:(?<=[\d}})\]°])|(?<=\\pi))\s*(?:{TEXT}|(?<![A-Za-z])(?:{ABBREVIATION}|(?<=\s){WORD}|(?<=\d)[a-z]{{4,}}))"
+    rf"(?:\s*(?:/|{TEXT}|(?<=[\s/])(?!{LINK})[A-Za-z]{{1,12}}\b\.?))*\.?\s*(?:\^\s*\{{?\s*-?[1-3]\s*\}}?)?\s*$"
 )
 
 
 def clean(text: str) -> str:
     """The answer with one spelling for each sign: "$\\dfrac{1}{2}\\%.$" -> "\\frac{1}{2}". Never raises."""
-    text = text.translate(SIGNS)
+    text = " ".join(text.translate(SIGNS).split()).strip("`* ")
     if "\\" in text:
         if r"\begin" not in text:
             text = DOUBLED.sub(r"\\", text)
@@ -88,7 +95,7 @@ def strip(text: str) -> str:
     """Without surrounding spaces, math delimiters, final punctuation and braces around the whole."""
     while True:
         before = text
-        text = text.strip().strip("`").rstrip(".,;: ").lstrip(",;: ")
+        text = text.strip(" `*").rstrip(".,;: ").lstrip(",;: ")
         if text.endswith("\\") and not text.endswith("\\\\"):
             text = text[:-1]
         for opening, closing in ((r"\(", r"\)"), (r"\[", r"\]")):
@@ -98,6 +105,9 @@ def strip(text: str) -> str:
                 text = text[:-2]
         if text[:1] == "{" and matching(text, 0) == len(text) - 1:
             text = text[1:-1]
+        wrapper = WRAPPER.match(text)
+        if wrapper and matching(text, wrapper.end() - 1) == len(text) - 1:
+            text = text[wrapper.end() : -1]
         if text == before:
             return text
 
@@ -105,11 +115,16 @@ def strip(text: str) -> str:
 def matching(text: str, start: int) -> int:
     """Position of the brace that closes the one at start; -1 when none does. Escaped braces do not count."""
     level = 0
-    for match in re.finditer(r"\\.|[{}]", text[start:], re.DOTALL):
+    for match in BRACE.finditer(text, start):
         level += {"{": 1, "}": -1}.get(match.group(), 0)
         if level == 0:
-            return start + match.start()
+            return match.start()
     return -1
+
+
+def without_commas(text: str) -> str:
+    """ "1,234,567" -> "1234567"; "1,23" and "12, 345" stay."""
+    return THOUSANDS.sub(lambda m: m.group().replace(",", ""), text)
 
 
 def without_unit(text: str) -> str:

@@ -10,6 +10,7 @@ A parser of our own, because latex2sympy2-extended 1.11 takes 2 to 20 ms an expr
 
 import re
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 MAX_DEPTH = 60  # nested brackets, fractions, exponents
@@ -19,28 +20,35 @@ MAX_POWER_OF_TEN = 20_000  # in "1e99"
 Node = tuple[Any, ...]
 
 TOKEN = re.compile(
-    r"\s*(?:(?P<num>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+(?![\d.]))?)|(?P<cmd>\\[a-zA-Z]+|\\.)|(?P<word>[a-zA-Z]+)|(?P<op>\S))"
+    r"\s*(?:(?P<num>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+(?![\d.]))?)"
+    r"|(?P<cmd>\\[a-zA-Z]+|\\.)|(?P<word>[a-zA-Z]+)|(?P<op>\S))"
 )
-FUNCTIONS = frozenset(
-    ["sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "ln", "log", "lg", "exp", "sqrt", "abs", "floor", "ceil", "arccot", "max", "min", "gcd", "lcm"]
+# fmt: off
+FUNCTIONS = frozenset((
+    "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "asin", "acos", "atan", "sinh", "cosh",
+    "tanh", "ln", "log", "lg", "exp", "sqrt", "abs", "floor", "ceil", "arccot", "max", "min", "gcd", "lcm",
+))
+GREEK = (
+    "alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta", "theta", "vartheta", "iota",
+    "kappa", "lambda", "mu", "nu", "xi", "rho", "sigma", "tau", "upsilon", "phi", "varphi", "chi", "psi", "omega",
 )
-GREEK = ["alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta", "theta", "vartheta", "iota", "kappa", "lambda", "mu", "nu", "xi", "rho", "sigma", "tau", "upsilon", "phi", "varphi", "chi", "psi", "omega"]
-WORDS = sorted({*FUNCTIONS, *GREEK, "pi", "infty", "inf", "oo", "infinity", "binom"}, key=len, reverse=True)
-ACCENTS = frozenset(
-    [r"\overline", r"\vec", r"\hat", r"\bar", r"\tilde", r"\mathbb", r"\mathcal", r"\mathbf", r"\overrightarrow", r"\boldsymbol", r"\underline"]
+ACCENTS = frozenset((
+    r"\overline", r"\underline", r"\dot", r"\ddot", r"\widehat", r"\hat", r"\bar", r"\tilde", r"\vec",
+    r"\overrightarrow", r"\boldsymbol", r"\mathbf", r"\mathbb", r"\mathcal", r"\mathfrak",
+))
+NAMING = ACCENTS | {"_", r"\text"}  # what stands in braces after these is a name
+UNSUPPORTED = frozenset((
+    r"\sum", r"\int", r"\prod", r"\lim", r"\iint", r"\oint", r"\to", r"\mod", r"\bmod", r"\pmod", r"\equiv",
+    r"\begin", r"\end", r"\dots", r"\cdots", r"\ldots", r"\forall", r"\exists", r"\mid",
+))
+# fmt: on
+UNICODE_GREEK = {"ϕ": "phi", "ε": "epsilon", "ϵ": "epsilon"} | dict(
+    zip("αβγδζηθικλμνξρστυφχψω", (name for name in GREEK if not name.startswith(("eps", "var"))), strict=True)
 )
-UNSUPPORTED = frozenset(
-    [r"\sum", r"\int", r"\prod", r"\lim", r"\iint", r"\oint", r"\to", r"\mod", r"\bmod", r"\pmod", r"\equiv", r"\begin", r"\end", r"\dots", r"\cdots", r"\ldots", r"\forall", r"\exists", r"\mid"]
-)
+LETTER_FUNCTIONS = frozenset(("f", "g", "h", "F", "G", "phi", "varphi", "Phi", "psi", "Psi", "Gamma", "zeta"))
+WORDS = sorted((*FUNCTIONS, *GREEK, "pi", "infty", "inf", "oo", "infinity", "binom"), key=len, reverse=True)
 CLOSING = {"(": ")", "[": "]", "{": "}", "|": "|", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
 STOP = frozenset([*CLOSING.values(), "+", "-", "*", "/", ",", ";", ":", "=", "&", "", r"\choose"])
-UNICODE_GREEK = dict(
-    zip(
-        "αβγδεζηθικλμνξρστυφχψω",
-        ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu", "xi", "rho", "sigma", "tau", "upsilon", "phi", "chi", "psi", "omega"],
-        strict=True,
-    )
-)
 
 
 class Unreadable(ValueError):
@@ -72,7 +80,9 @@ def add(*nodes: Node) -> Node:
 
 
 def mul(*nodes: Node) -> Node:
-    return nodes[0] if len(nodes) == 1 else ("mul", *nodes)
+    """A product; one that begins with a product is continued, so that long ones are not deep."""
+    first, *rest = nodes
+    return first if not rest else ("mul", *(first[1:] if first[0] == "mul" else nodes[:1]), *rest)
 
 
 def negative(node: Node) -> Node:
@@ -80,23 +90,32 @@ def negative(node: Node) -> Node:
 
 
 def divide(above: Node, below: Node) -> Node:
-    return ("mul", above, ("pow", below, ("num", Fraction(-1))))
+    return mul(above, ("pow", below, ("num", Fraction(-1))))
 
 
 def tokens(text: str) -> list[str]:
-    """Splits into numbers, commands, names and single characters: "2ab\\pi" -> ["2", "a", "b", "\\pi"]."""
+    """Splits into numbers, commands, names and single characters: "2ab\\pi" -> ["2", "a", "b", "\\pi"].
+
+    Four letters and more side by side are a product in alphabetical order only: "abcd", but not "feet".
+    """
     found: list[str] = []
     for match in TOKEN.finditer(text):
         kind = match.lastgroup
         piece = match.group(kind) if kind else ""
         if kind != "word":
-            found.append((UNICODE_GREEK.get(piece) and "\\" + UNICODE_GREEK[piece]) or piece)
-        while kind == "word" and piece:
+            found.append("\\" + UNICODE_GREEK[piece] if piece in UNICODE_GREEK else piece)
+            if len(found) > MAX_TOKENS:
+                raise Unreadable("too many tokens")
+            continue
+        part_of_name = found[-1:] == ["{"] and found[-2:-1] and found[-2] in NAMING
+        letters = ""
+        while piece:
             word = next((w for w in WORDS if piece.startswith(w)), None)
             found.append("\\" + word if word else piece[0])
+            letters += "" if word else piece[0]
             piece = piece[len(word) if word else 1 :]
-        if len(found) > MAX_TOKENS:
-            raise Unreadable("too many tokens")
+        if len(letters) > 3 and not part_of_name and not all(a < b for a, b in pairwise(letters)):
+            raise Unreadable("a word")
     return found
 
 
@@ -155,21 +174,24 @@ class _Parser:
 
     def mixed(self, whole: Node) -> Node | None:
         """2\\frac{1}{3} and 2 1/3 are mixed numbers; None when the next factor does not make one."""
-        previous = self.tokens[self.at - 1]
-        if whole[0] != "num" or not previous.isdigit():
+        if whole[0] != "num" or not self.tokens[self.at - 1].isdecimal():
             return None
+        start = self.at
         if self.peek() == r"\frac":
-            start = self.at
             self.take()
             above, below = self.argument(), self.argument()
-            if above[0] == below[0] == "num" and self.peek() not in ("^", "!"):
-                return ("num", whole[1] + above[1] / below[1]) if below[1] else None
+            if above[0] == below[0] == "num" and below[1] and self.peek() not in ("^", "!"):
+                return ("num", whole[1] + above[1] / below[1])
             self.at = start
-        elif self.tokens[self.at + 1 : self.at + 2] == ["/"] and self.peek().isdigit():
-            above, _, below = (self.tokens[self.at : self.at + 3] + [""])[:3]
-            if below.isdigit() and int(below[:9]):
-                self.at += 3
-                return ("num", whole[1] + Fraction(integer(above), integer(below)))
+        elif self.peek()[:1].isdecimal():
+            above_below = self.tokens[start : start + 3]
+            if above_below[1:2] != ["/"] or not all(part.isdecimal() for part in above_below[::2]) or len(above_below) < 3:
+                raise Unreadable("two numbers side by side")
+            self.at += 3
+            below_value = integer(above_below[2])
+            if below_value:
+                return ("num", whole[1] + Fraction(integer(above_below[0]), below_value))
+            raise Unreadable("division by zero")
         return None
 
     def power(self) -> Node:
@@ -198,7 +220,10 @@ class _Parser:
         return exponent
 
     def postfix(self, node: Node) -> Node:
+        start = self.at
         while (token := self.peek()) in ("!", "°", "'", "_", "%"):
+            if self.at > start + MAX_DEPTH:
+                raise Unreadable("too many signs behind")
             if token == "_":
                 node = self.subscript(node)
                 continue
@@ -235,7 +260,7 @@ class _Parser:
     def argument(self) -> Node:
         """What TeX takes as an argument: a braced group or one token, of a number its first digit."""
         token = self.peek()
-        if len(token) > 1 and token[0].isdigit():
+        if len(token) > 1 and token[0].isdecimal():
             self.tokens[self.at : self.at + 1] = [token[0], token[1:]]
         if token == "{":
             return self.group("{")
@@ -244,13 +269,17 @@ class _Parser:
     def group(self, opening: str) -> Node:
         self.expect(opening)
         outside, self.in_bars = self.in_bars, opening == "|"
-        node = self.expression()
-        if opening == "{" and self.peek() == r"\choose":
-            self.take()
-            node = ("fn", "binom", node, self.expression())
+        node = self.chosen(self.expression())
         self.in_bars = outside
         self.expect(CLOSING[opening])
         return node
+
+    def chosen(self, node: Node) -> Node:
+        """5 \\choose 2"""
+        if self.peek() != r"\choose":
+            return node
+        self.take()
+        return ("fn", "binom", node, self.expression())
 
     def atom(self) -> Node:
         self.depth += 1
@@ -269,7 +298,7 @@ class _Parser:
         if token in (r"\lfloor", r"\lceil"):
             return ("fn", "floor" if token == r"\lfloor" else "ceil", self.group(token))
         self.take()
-        if token[:1].isdigit() or (token[:1] == "." and len(token) > 1):
+        if token[:1].isdecimal() or (token[:1] == "." and len(token) > 1):
             return self.decimal(token)
         if len(token) == 1 and token.isalpha():
             return self.name(token)
@@ -283,7 +312,8 @@ class _Parser:
             return divide(above, below) if token == r"\frac" else ("fn", "binom", above, below)
         if token == r"\sqrt":
             index = self.group("[") if self.peek() == "[" else ("num", Fraction(2))
-            return ("pow", self.argument(), divide(("num", Fraction(1)), index))
+            root = ("num", 1 / index[1]) if index[0] == "num" and index[1] else divide(("num", Fraction(1)), index)
+            return ("pow", self.argument(), root)
         if token in (r"\infty", r"\inf", r"\oo", r"\infinity"):
             return ("sym", "oo")
         if token[1:] in FUNCTIONS:
@@ -295,7 +325,7 @@ class _Parser:
         if len(token) > 2 and token[0] == "\\" and token not in UNSUPPORTED and self.peek() != "{":
             if token == r"\Delta" and len(self.peek()) == 1 and self.peek().isalpha():  # Delta p is one quantity
                 return ("sym", token + self.take())
-            return ("sym", token[1:])
+            return self.name(token[1:])
         raise Unreadable(f"unexpected {token!r}")
 
     def decimal(self, token: str) -> Node:
@@ -310,15 +340,20 @@ class _Parser:
         return ("num", value)
 
     def name(self, letter: str) -> Node:
-        """A variable; f(x), g(x), h(x) with these letters are values of an unknown function."""
-        primes = 0
-        while letter in "fghFG" and self.peek() == "'":
-            self.take()
-            primes += 1
-        letter += "'" * primes
-        if letter[0] in "fghFG" and self.peek() == "(":
+        """A variable, or the value of an unknown function: f(x+1), P(A), W(2), phi(n), but not x(x+1) or P(1+r)."""
+        while letter in LETTER_FUNCTIONS and self.peek() == "'":
+            letter += self.take()
+        if self.peek() == "(" and (letter.rstrip("'") in LETTER_FUNCTIONS or self.simple_argument(letter)):
             return ("fn", "of:" + letter, *self.arguments())
         return ("sym", letter)
+
+    def simple_argument(self, letter: str) -> bool:
+        """Whether a bracket holds only numbers, or after a capital letter only numbers and single letters."""
+        inside = self.tokens[self.at + 1 : self.at + 9]
+        inside = inside[: inside.index(")")] if ")" in inside else ["+"]
+        atoms, commas = inside[::2], inside[1::2]
+        known = all(a[:1].isdecimal() or (letter.isupper() and len(a) == 1 and a.isalpha()) for a in atoms)
+        return bool(atoms) and known and all(comma == "," for comma in commas) and len(atoms) == len(commas) + 1
 
     def arguments(self) -> list[Node]:
         self.expect("(")
@@ -368,7 +403,7 @@ class _Parser:
 def parse(text: str) -> Node:
     """The tree of a whole expression. Raises Unreadable."""
     parser = _Parser(text)
-    node = parser.expression()
+    node = parser.chosen(parser.expression())
     if parser.peek():
         raise Unreadable(f"unexpected {parser.peek()!r}")
     return node

@@ -18,9 +18,10 @@ from typing import Any
 
 from minirl.tasks import Problem
 from minirl.verify import EMPTY_ANSWER, NO_ANSWER, RIGHT, WRONG, Verdict, extract, values
-from minirl.verify.canonical import Tree, canonical_key, read
+from minirl.verify.canonical import canonical_key, nesting, read
 from minirl.verify.clean import clean
-from minirl.verify.latex import Node, Unreadable, parse
+from minirl.verify.latex import MAX_DEPTH, Node, Unreadable, parse
+from minirl.verify.trees import Tree
 
 # Beyond these the other graders may not come back: their answer is then decided by their own text comparison only.
 MAX_LENGTH = 2000
@@ -56,16 +57,29 @@ def math_verify(answer: str, gold: str) -> bool:
 GRADERS: dict[str, Callable[[str, str], bool]] = {"exact": exact, "mathruler": mathruler, "math_verify": math_verify}
 
 
+REPEATED = re.compile(r"[\]'\"]\s*\*|,[^()]*\)\s*\*|\*\s*[\['\"]|\*\s*\([^()]*,")  # [1]*10**9 is a list to sympy
+TOWER = re.compile(r"\^.*\^|\^\W*\d{4}|\d{4}\)*\s*!|!.*!|\)\s*!|[eE]\+?\d{6}")
+
+
 def terminates(text: str) -> bool:
     """Whether sympy can be trusted with a text: it is not too long, and no number or power in it is too large."""
-    if len(text) > MAX_LENGTH or text.count("(") + text.count("{") + text.count("[") > 200:
+    if len(text) > MAX_LENGTH or nesting(text) > MAX_DEPTH:
         return False
-    if "^" not in text and "**" not in text and "!" not in text and "binom" not in text:
-        return not re.search(r"[eE]\+?\d{6}", text)
+    if not re.search(r"[\^!]|\*\*|binom|[eE]\+?\d{6}", text):
+        return not (REPEATED.search(text) and re.search(r"\d{5}", text))
+    cleaned = clean(text)
+    if REPEATED.search(cleaned):
+        return False
+    return all(map(small, re.split(r"[=<>≤≥≠≈,;]", cleaned)))
+
+
+def small(expression: str) -> bool:
+    if not re.search(r"[\^!eE]|binom", expression):
+        return True
     try:
-        return log2_bound(parse(clean(text))) <= MAX_NUMBER_LOG2
+        return log2_bound(parse(expression)) <= MAX_NUMBER_LOG2
     except Unreadable:
-        return not re.search(r"(?:\^|\*\*)[^,]*(?:\^|\*\*)|(?:\^|\*\*)\W*\d{4}|\d{5}\)*\s*!|!.*!|\)\s*!", text)
+        return not TOWER.search(expression)
 
 
 def log2_bound(node: Node) -> float:
@@ -163,26 +177,37 @@ def close(gold: Tree, answer: Tree, tolerances: list[Fraction]) -> bool:
 def grade_row(row: dict[str, Any], grader: str = "exact") -> Verdict:
     """Verdict on a row with texts "gold" and "pred", each with or without a box.
 
-    Settings that the row may name: abs_tolerance (a number or one for each element), precision (decimals: numbers are
-    equal that differ by half a unit of that decimal or less), strict "False" (names of variables do not count),
-    match_types ["expr"] (the last number of the text, which may have a decimal comma) and ["latex"] (formulas only).
+    Settings that the row may name, of which the other graders know none: abs_tolerance (a number, or one for each
+    element), precision (decimals: numbers are equal that differ by half a unit of that decimal or less), strict "False"
+    (names of variables do not count), set_relation "False" (an inequality is no interval), match_types ["expr"] (the
+    last number of the text, which may have a decimal comma) and ["latex"] (formulas only).
     """
     start = time.perf_counter()
     gold, answer = reading(row["gold"], row), reading(row["pred"], row)
     if not answer or gold is None:
         return Verdict(WRONG, NO_ANSWER if answer is None else EMPTY_ANSWER, seconds=time.perf_counter() - start)
     right = GRADERS[grader](answer, gold)
+    if grader == "exact":
+        right = with_settings(row, answer, gold, right)
+    key = canonical_key(answer)
+    return Verdict(RIGHT if right else WRONG, "" if right else key, key, seconds=time.perf_counter() - start)
+
+
+def with_settings(row: dict[str, Any], answer: str, gold: str, right: bool) -> bool:
+    if str(row.get("set_relation")) == "False" and COMPARISON.search(answer) and not COMPARISON.search(gold):
+        return False
     tolerance = row.get("abs_tolerance")
     if tolerance is None and row.get("precision") is not None:
         tolerance = f"5e-{int(row['precision']) + 1}"
-    if not right and grader == "exact":
-        if str(row.get("strict")) == "False":
-            right = canonical_key(anonymous(answer)) == canonical_key(anonymous(gold))
-        if tolerance is not None:
-            listed = tolerance if isinstance(tolerance, list) else [tolerance]
-            right = right or close(read(gold), read(answer), [Fraction(str(t)) for t in listed])
-    key = canonical_key(answer)
-    return Verdict(RIGHT if right else WRONG, "" if right else key, key, seconds=time.perf_counter() - start)
+    if not right and tolerance is not None:
+        listed = tolerance if isinstance(tolerance, list) else [tolerance]
+        right = close(read(gold), read(answer), [Fraction(str(t)) for t in listed])
+    if not right and str(row.get("strict")) == "False":
+        right = canonical_key(anonymous(answer)) == canonical_key(anonymous(gold))
+    return right
+
+
+COMPARISON = re.compile(r"[<>≤≥]|\\(?:lt|gt|leq?|geq?)(?:slant)?(?![a-z])")
 
 
 def reading(text: str, row: dict[str, Any]) -> str | None:
@@ -191,7 +216,7 @@ def reading(text: str, row: dict[str, Any]) -> str | None:
         numbers = extract.NUMBER.findall(text)
         last = numbers[-1].rstrip(",") if numbers else text
         return re.sub(r"^([-+]?\d+),(\d{1,2})$", r"\1.\2", last)
-    if "latex" in types and "expr" not in types and not (extract.boxes(text) or extract.MATH.search(text)):
+    if "latex" in types and "expr" not in types and extract.boxed(text) is None and not extract.MATH.search(text):
         return None
     return extract.answer(text)
 
@@ -199,6 +224,4 @@ def reading(text: str, row: dict[str, Any]) -> str | None:
 def anonymous(text: str) -> str:
     """Single-letter names replaced in the order in which they first stand."""
     names: dict[str, str] = {}
-    return re.sub(
-        r"(?<![A-Za-z\\])[a-z](?![A-Za-z])", lambda m: names.setdefault(m.group(), "uvwxyzpqr"[len(names) % 9]), text
-    )
+    return re.sub(r"(?<![A-Za-z\\])[a-z](?![A-Za-z])", lambda m: names.setdefault(m.group(), "uvwxyzpqr"[len(names) % 9]), text)

@@ -23,38 +23,29 @@ a fork), and never runs the user's __main__ again.
 import atexit
 import collections
 import contextlib
-import mmap
-import os
 import pickle
 import selectors
-import signal
 import socket
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import minirl
 from minirl.tasks import Problem
 from minirl.verify import ERROR, TIMEOUT, WRONG, Verdict, VerifierError
-from minirl.verify.worker import CELL, read_message, write_message
+from minirl.verify.code import pool_deadline
+from minirl.verify.worker import START_SECONDS, Worker, read_message
 
 BATCH = 32  # items a message, at most: a message costs about as much as ten easy answers
-START_SECONDS = 120.0  # importing sympy on a busy machine
-TALK_SECONDS = 20.0  # a message that is under way for longer means a stopped worker
 MAX_FAILED_STARTS = 3
 REMEMBERED = 8192  # answered questions that are kept, so that repeats cost nothing
 
 
 @dataclass(slots=True, eq=False)
-class _Item:
+class Item:
     problem: Problem
     response: str
     rollout: Mapping[str, Any] | None
@@ -63,96 +54,27 @@ class _Item:
     futures: list[Future] = field(default_factory=list)
 
 
-class _Worker:
-    """One process, its socket, and the cell in which it says what it is doing."""
-
-    def __init__(self, name: str, options: dict[str, Any]) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs, tempfile.TemporaryFile() as cell:
-            cell.truncate(mmap.PAGESIZE)
-            self.cell = mmap.mmap(cell.fileno(), mmap.PAGESIZE)
-            CELL.pack_into(self.cell, 0, -1, 0.0)
-            environment = os.environ | {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-            environment |= {"MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-            root = str(Path(minirl.__file__).parents[1])
-            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-            numbers = [str(number) for number in (theirs.fileno(), cell.fileno(), os.getpid())]
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "minirl.verify.worker", *numbers],
-                stdin=subprocess.DEVNULL,
-                stdout=sys.__stderr__ if sys.__stderr__ is not None else subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), cell.fileno()),
-                env=environment,
-                start_new_session=True,
-            )
-        self.socket = ours
-        self.socket.settimeout(TALK_SECONDS)
-        self.started = time.monotonic()
-        self.ready = False
-        self.batch: list[_Item | None] = []
-        self.sent = 0.0
-        self.left = 0
-        write_message(self.socket, (name, options))
-
-    def send(self, batch: list[_Item]) -> None:
-        self.batch, self.left = list(batch), len(batch)
-        self.sent = time.monotonic()
-        CELL.pack_into(self.cell, 0, 0, self.sent)
-        write_message(self.socket, [(item.problem, item.response, item.rollout) for item in batch])
-
-    def overdue(self, now: float) -> float:
-        """Seconds until this worker is late (negative: it is late)."""
-        if not self.ready:
-            return self.started + START_SECONDS - now
-        index, start = CELL.unpack_from(self.cell, 0)
-        item = self.batch[index] if 0 <= index < len(self.batch) else None
-        # The two numbers are not read at one instant: the worker may have reset the cell between them. No item of a batch
-        # starts before the batch is sent.
-        return max(start, self.sent) + item.deadline - now if item is not None else TALK_SECONDS
-
-    def current(self) -> _Item | None:
-        index, _ = CELL.unpack_from(self.cell, 0)
-        return self.batch[index] if 0 <= index < len(self.batch) else None
-
-    def stop(self, gone: bool = False) -> str:
-        """Kills the whole process group, reaps it, and says how the process ended. gone: its socket is closed."""
-        try:
-            code = self.process.wait(
-                timeout=1.0 if gone else 0.0
-            )  # the socket closes a little before the exit code is known
-        except subprocess.TimeoutExpired:
-            code = None
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # the group is gone (macOS: PermissionError)
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        self.socket.close()
-        self.cell.close()
-        if code is None:
-            return "killed by the pool"
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-
-
 class VerifierPool:
     """See the module's docstring. Constructing it waits until the first worker has passed its self-test."""
 
-    def __init__(
-        self, verifier: str, options: dict[str, Any] | None = None, workers: int = 2, timeout: float = 5.0
-    ) -> None:
+    def __init__(self, verifier: str, options: dict[str, Any] | None = None, workers: int = 2, timeout: float = 5.0) -> None:
         if workers < 1 or not timeout > 0:
             raise VerifierError(f"a pool needs workers >= 1 and timeout > 0, not {workers} and {timeout}")
         self.verifier, self.options, self.timeout = verifier, dict(options or {}), timeout
+        if verifier == "code":
+            self.options.setdefault("timeout", timeout)
         self.counts: collections.Counter[str] = collections.Counter()
         self._size = workers
         self._shares = verifier in ("math", "code")  # a custom reward may depend on more than the response
         self._lock = threading.Lock()
-        self._pending: collections.deque[_Item] = collections.deque()
-        self._open: dict[tuple[str, str, str], _Item] = {}
+        self._pending: collections.deque[Item] = collections.deque()
+        self._open: dict[tuple[str, str, str], Item] = {}
         self._known: collections.OrderedDict[tuple[str, str, str], Verdict] = collections.OrderedDict()
         self._broken: str | None = None
         self._closing = False
         self._asleep = False
         self._failed_starts = 0
-        self._workers: list[_Worker] = []
+        self._workers: list[Worker] = []
         self._started = threading.Event()
         self._bell, self._ring = socket.socketpair()
         self._selector = selectors.DefaultSelector()
@@ -181,7 +103,7 @@ class VerifierPool:
                 if (item := self._open.get(key)) is not None:
                     item.futures.append(future)
                     return future
-            item = _Item(problem, response, rollout, self._deadline(problem), key, [future])
+            item = Item(problem, response, rollout, self._deadline(problem), key, [future])
             if key is not None:
                 self._open[key] = item
             self._pending.append(item)
@@ -211,7 +133,8 @@ class VerifierPool:
         self.close()
 
     def _deadline(self, problem: Problem) -> float:
-        return self.timeout
+        names = [self.verifier, *(entry[0] for entry in self.options.get("rewards", ()))]
+        return pool_deadline(problem, self.timeout) if "code" in names else self.timeout
 
     # Everything below runs in the pool's own thread.
 
@@ -230,7 +153,7 @@ class VerifierPool:
             self._shut_down()
 
     def _start_worker(self) -> None:
-        worker = _Worker(self.verifier, self.options)
+        worker = Worker(self.verifier, self.options)
         self._workers.append(worker)
         self._selector.register(worker.socket, selectors.EVENT_READ, worker)
 
@@ -248,12 +171,13 @@ class VerifierPool:
                 worker.send(batch)
             except (OSError, pickle.PicklingError, TypeError, AttributeError) as error:
                 if isinstance(error, OSError):  # it died while idle, which is no item's fault: all are asked again
-                    self._remove(worker, [])
+                    self._stop(worker)
+                    self._remove(worker, None)
                 else:  # something in facts that cannot be sent: find out whose fault by sending one at a time
                     worker.batch, worker.left = [], 0
                     self._blame(batch, error)
 
-    def _blame(self, batch: list[_Item], error: Exception) -> None:
+    def _blame(self, batch: list[Item], error: Exception) -> None:
         if len(batch) == 1:
             text = f"problem {batch[0].problem.id} cannot be sent to a worker: {type(error).__name__}: {error}"
             self._answer(batch[0], Verdict(ERROR, detail=text))
@@ -269,7 +193,7 @@ class VerifierPool:
 
     def _wait_and_read(self) -> None:
         now = time.monotonic()
-        wait = min([1.0, *(worker.overdue(now) for worker in self._workers if worker.left or not worker.ready)])
+        wait = min([1.0, *(worker.time_left(now) for worker in self._workers if worker.left or not worker.ready)])
         with self._lock:
             idle = any(worker.ready and not worker.left for worker in self._workers)
             self._asleep = not (idle and self._pending)
@@ -277,7 +201,7 @@ class VerifierPool:
             if key.data is None:
                 self._bell.recv(4096)
                 continue
-            worker: _Worker = key.data
+            worker: Worker = key.data
             try:
                 message = read_message(worker.socket)
             except OSError:
@@ -289,7 +213,7 @@ class VerifierPool:
         with self._lock:
             self._asleep = False
 
-    def _receive(self, worker: _Worker, kind: str, content: Any) -> None:
+    def _receive(self, worker: Worker, kind: str, content: Any) -> None:
         if kind == "ready":
             worker.ready, self._failed_starts = True, 0
             self._started.set()
@@ -306,21 +230,24 @@ class VerifierPool:
     def _kill_the_late(self) -> None:
         now = time.monotonic()
         for worker in list(self._workers):
-            if (worker.left or not worker.ready) and worker.overdue(now) <= 0:
+            if (worker.left or not worker.ready) and worker.time_left(now) <= 0:
                 if not worker.ready:
                     self._lost(worker, f"it was not ready after {START_SECONDS:.0f} s")
                     continue
-                item = worker.current()
-                self._remove(worker, [item])
-                if item is not None:
+                self._stop(worker)  # from here on the cell does not change
+                item, start = worker.current()
+                late = item is not None and now - start >= item.deadline  # else it went on in the last moment
+                self._remove(worker, item if late else None)
+                if late:
                     text = f"no verdict after {item.deadline:g} s; the worker was killed"
                     self._answer(item, Verdict(WRONG, label=TIMEOUT, seconds=item.deadline, detail=text))
 
-    def _lost(self, worker: _Worker, cause: str = "", gone: bool = False) -> None:
+    def _lost(self, worker: Worker, cause: str = "", gone: bool = False) -> None:
         """A worker that died or stopped talking: its current item is an error, the rest of its batch is asked again."""
-        item = worker.current() if worker.left else None
+        ending = self._stop(worker, gone)
+        item = worker.current()[0] if worker.left else None
         ready = worker.ready
-        ending = self._remove(worker, [item], gone)
+        self._remove(worker, item)
         cause = f"{cause} ({ending})" if cause else ending
         if item is not None:
             text = f"verifier {self.verifier}: the worker died on problem {item.problem.id}: {cause}"
@@ -330,17 +257,19 @@ class VerifierPool:
             if self._failed_starts >= MAX_FAILED_STARTS:
                 self._broken = f"workers of verifier {self.verifier!r} do not start: {cause}"
 
-    def _remove(self, worker: _Worker, answered: list[_Item | None], gone: bool = False) -> str:
+    def _stop(self, worker: Worker, gone: bool = False) -> str:
         self._selector.unregister(worker.socket)
+        return worker.stop(gone)
+
+    def _remove(self, worker: Worker, answered: Item | None) -> None:
+        """Takes a stopped worker out; what it left undone is asked again, but for the one item that is answered."""
         self._workers.remove(worker)
-        ending = worker.stop(gone)
         self.counts["replaced workers"] += 1
-        again = [item for item in worker.batch if item is not None and item not in answered]
+        again = [item for item in worker.batch if item is not None and item is not answered]
         with self._lock:
             self._pending.extendleft(reversed(again))
-        return ending
 
-    def _answer(self, item: _Item, verdict: Verdict) -> None:
+    def _answer(self, item: Item, verdict: Verdict) -> None:
         self.counts["timeouts"] += verdict.label == TIMEOUT
         self.counts["errors"] += verdict.status == ERROR
         with self._lock:

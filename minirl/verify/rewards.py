@@ -87,9 +87,7 @@ class Combined:
     def __call__(self, problem: Problem, response: str, rollout: Mapping[str, Any] | None = None) -> Verdict:
         verdicts, total, seconds = [], 0.0, 0.0
         for name, weight, verifier in self.parts:
-            arguments = (
-                (problem, response, rollout) if getattr(verifier, "wants_rollout", False) else (problem, response)
-            )
+            arguments = (problem, response, rollout) if getattr(verifier, "wants_rollout", False) else (problem, response)
             verdict = verifier(*arguments)
             if verdict.status == ERROR:
                 return Verdict(ERROR, detail=f"in {name}: {verdict.detail}", seconds=seconds)

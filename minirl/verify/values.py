@@ -1,15 +1,16 @@
 """Values of expressions: exact rationals where they stay small, otherwise 1000-bit numbers.
 
-A constant is known by its value. An expression with variables is known by its values at two fixed points, at which the
-variables have pseudo-random positive, respectively negative, real values that depend on their names only. Two
-expressions that agree there to 360 bits are equal; ones that differ do differ. Sums in which a term could hide below
-that precision (one term 2^100 times smaller than another), and powers too large to write down, raise Unbounded, and
-are then known by their structure. So nothing here takes long, whatever the expression.
+A constant is known by its value. An expression with variables is known by its values at six fixed points, where the
+variables have pseudo-random real values, of either sign and of several sizes, that depend on their names only. Two
+expressions that agree there to 400 bits are equal; ones that differ do differ. Functions in pieces (absolute value,
+floor, minimum) of variables count as unknown functions where the points do not show their pieces. Sums in which a term
+could hide below that precision (one term 2^160 times smaller than another), and powers too large to write down, raise
+Unbounded, and are then known by their structure. So nothing here takes long, whatever the expression.
 """
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -21,12 +22,14 @@ from minirl.verify.latex import Node
 MAX_BITS = 1 << 17  # exact integers beyond this are kept as 1000-bit numbers
 MAX_LOG2 = 1 << 62  # and beyond this the value is Unbounded
 MAX_FACTORIAL = 5000  # exact up to here
-MAX_LARGE_OPERATIONS = 60  # exact operations on more than 4096 bits, in one expression
-KEY_BITS = 360
-TINY = 100  # bits
+MAX_LARGE_OPERATIONS = 60  # exact operations on more than 4096 bits, gamma functions, in one expression
+KEY_BITS = 400
+TINY = 160  # bits
 
 context = mpmath.MPContext()
 context.prec = 1000
+PIECEWISE = frozenset(("abs", "floor", "ceil", "max", "min", "gcd", "lcm"))
+HALF: Node = ("num", Fraction(1, 2))
 Value = Any  # Fraction, context.mpf or context.mpc
 
 
@@ -72,8 +75,10 @@ def log2(value: Value) -> float:
 class Evaluator:
     """Evaluates trees at one point: point(name) is the value of a variable."""
 
-    def __init__(self, point: Callable[[str], Value]):
+    def __init__(self, point: Callable[[str], Value], opaque: Set[Node] = frozenset()):
         self.point = point
+        self.opaque = opaque  # absolute values to be taken as unknown functions
+        self.positive: dict[Node, bool] = {}  # whether what stands inside an absolute value is positive here
         self.large_operations = 0
 
     def exact(self, *values: Value) -> bool:
@@ -98,6 +103,8 @@ class Evaluator:
                 product = product * factor if self.exact(product, factor) else real(product) * real(factor)
             return product
         if kind == "pow":
+            if node[2] == HALF and node[1][0] == "pow" and node[1][2][0] == "num" and node[1][2][1] % 2 == 0:
+                return self.power(self(("fn", "abs", node[1][1])), node[1][2][1] / 2)  # the root of a square
             return self.power(self(node[1]), self(node[2]))
         if kind == "deg":  # degrees count as radians' multiples only where an angle is wanted: 90 degrees is 90
             value = self(node[1])
@@ -163,9 +170,12 @@ class Evaluator:
         return real(context.power(real(base), real(exponent)))
 
     def function(self, name: str, nodes: tuple[Node, ...]) -> Value:
-        if name.startswith("of:"):  # an unknown function: a pseudo-random value for each name and arguments
-            values = ",".join(fingerprint(self(node)) for node in nodes)
-            return self.point(f"{name}({values})")
+        if name.startswith("of:") or (name in PIECEWISE and any(map(symbols, nodes))):
+            if name != "abs":
+                return self.unknown(name, [self(node) for node in nodes])
+            value = self(nodes[0])
+            self.positive[nodes[0]] = not isinstance(value, context.mpc) and value > 0
+            return self.unknown(name, [value * value]) if nodes[0] in self.opaque else abs(value)
         angle = name in ("sin", "cos", "tan", "cot", "sec", "csc")
         values = [self(node, in_angle=angle) for node in nodes]
         if name in ("!", "!!", "binom"):
@@ -176,6 +186,11 @@ class Evaluator:
         if name == "abs":
             return abs(value)
         return real(analytic(name, real(value)))
+
+    def unknown(self, name: str, arguments: list[Value]) -> Value:
+        """A pseudo-random value for each function and arguments; their order counts if the function has a real name."""
+        prints = [fingerprint(argument) for argument in arguments]
+        return self.point(f"{name}({','.join(prints if name.startswith('of:') else sorted(prints))})")
 
     def combinatorial(self, name: str, values: list[Value]) -> Value:
         if all(isinstance(v, Fraction) and v.denominator == 1 and v >= 0 for v in values):
@@ -189,8 +204,9 @@ class Evaluator:
             if name == "binom" and n.bit_length() * min(k, n - k) <= MAX_BITS:
                 return Fraction(math.comb(n, k))
         numbers = [real(v) for v in values]
-        if any(n != 0 and log2(n) > 50 for n in numbers):
-            raise Unbounded("factorial too large")
+        self.large_operations += 1
+        if self.large_operations > MAX_LARGE_OPERATIONS or any(n != 0 and log2(n) > 50 for n in numbers):
+            raise Unbounded("too many or too large factorials")
         function = {"!": context.factorial, "!!": context.fac2, "binom": context.binomial}[name]
         try:
             return real(function(*numbers))
@@ -278,15 +294,12 @@ def rational_text(value: Fraction) -> str:
     return "/".join(str(part) if part.bit_length() < 14_000 else hex(part) for part in parts)
 
 
-def positive_point(name: str) -> Any:
-    return pseudo_random(name)
+def point(size: int, sign: int) -> Callable[[str], Any]:
+    return lambda name: sign * size * pseudo_random(f"{size} {name}")
 
 
-def negative_point(name: str) -> Any:
-    return -pseudo_random("-" + name)
-
-
-POINTS = (positive_point, negative_point)
+# In pairs of opposite points, so that a linear form without constant changes its sign.
+POINTS = [point(size, sign) for size in (1, 7, 40) for sign in (1, -1)]
 
 
 def symbols(node: Node) -> set[str]:
@@ -309,11 +322,18 @@ def structure(node: Node) -> str:
 
 
 def values_at_points(node: Node) -> list[Value | None]:
-    """Values at the two points, None where undefined; one value when there is no variable. Raises Unbounded."""
-    found: list[Value | None] = []
-    for point in POINTS if symbols(node) else POINTS[:1]:
-        try:
-            found.append(Evaluator(point)(node))
-        except Undefined:
-            found.append(None)
-    return found
+    """Values at the points, None where undefined; one value when there is no variable. Raises Unbounded."""
+    if not symbols(node):
+        return [value_at(Evaluator(POINTS[0]), node)]
+    evaluators = [Evaluator(point) for point in POINTS]
+    found = [value_at(evaluator, node) for evaluator in evaluators]
+    signs = [evaluator.positive for evaluator in evaluators]
+    opaque = {inside for inside in signs[0] if len({sign.get(inside) for sign in signs}) == 1}
+    return [value_at(Evaluator(point, opaque), node) for point in POINTS] if opaque else found
+
+
+def value_at(evaluator: Evaluator, node: Node) -> Value | None:
+    try:
+        return evaluator(node)
+    except Undefined:
+        return None

@@ -4,6 +4,7 @@ It promises: it imports the verifier and nothing of the trainer (no torch); it t
 says in a shared cell which item of a batch it is at and since when; it dies with its parent. Deadlines are the pool's.
 """
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -12,18 +13,27 @@ import resource
 import signal
 import socket
 import struct
+import subprocess
 import sys
+import tempfile
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
+import minirl
 from minirl.verify import ERROR, Verdict, VerifierError, load_verifier
+from minirl.verify.children import signal_name
 
-CELL = struct.Struct("<qd")  # index of the current item in its batch (-1: idle), time.monotonic() of its start
+# The cell: two doubles, the index of the current item in its batch (-1: none) and time.monotonic() of its start. Each
+# is written in one piece (struct's pack_into is not: it clears the bytes first), the start before the index.
+INDEX, START = 0, 1
 LENGTH = struct.Struct("<Q")
 FLUSH_SECONDS = 0.005  # results wait at most this long, or until an item that takes longer ends
 MATH_MEMORY = 4 << 30  # bytes of address space: a tower of powers must not take the memory of the node
 PR_SET_PDEATHSIG = 1
+START_SECONDS = 120.0  # importing sympy on a busy machine
+TALK_SECONDS = 20.0  # a message that is under way for longer means a stopped worker
 
 
 def write_message(sock: socket.socket, message: Any) -> None:
@@ -49,6 +59,69 @@ def _read_exactly(sock: socket.socket, count: int) -> bytes:
     return b"".join(parts)
 
 
+class Worker:
+    """The pool's side: one process, its socket, and the cell in which it says what it is doing."""
+
+    def __init__(self, name: str, options: dict[str, Any]) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs, tempfile.TemporaryFile() as cell:
+            cell.truncate(mmap.PAGESIZE)
+            self.cell = memoryview(mmap.mmap(cell.fileno(), mmap.PAGESIZE)).cast("d")
+            self.cell[INDEX] = -1
+            environment = os.environ | {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+            environment |= {"MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+            root = str(Path(minirl.__file__).parents[1])
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+            numbers = [str(number) for number in (theirs.fileno(), cell.fileno(), os.getpid())]
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "minirl.verify.worker", *numbers],
+                stdin=subprocess.DEVNULL,
+                stdout=sys.__stderr__ if sys.__stderr__ is not None else subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), cell.fileno()),
+                env=environment,
+                start_new_session=True,
+            )
+        self.socket = ours
+        self.socket.settimeout(TALK_SECONDS)
+        self.started = time.monotonic()
+        self.ready = False
+        self.batch: list[Any | None] = []
+        self.left = 0
+        write_message(self.socket, (name, options))
+
+    def send(self, batch: list[Any]) -> None:
+        self.batch, self.left = list(batch), len(batch)
+        self.cell[START] = time.monotonic()
+        self.cell[INDEX] = 0
+        write_message(self.socket, [(item.problem, item.response, item.rollout) for item in batch])
+
+    def time_left(self, now: float) -> float:
+        """Seconds until this worker is late; negative when it is late."""
+        if not self.ready:
+            return self.started + START_SECONDS - now
+        item, start = self.current()
+        return start + item.deadline - now if item is not None else TALK_SECONDS
+
+    def current(self) -> tuple[Any, float]:
+        """The item that the worker is at, None when there is none, and since when."""
+        index, start = int(self.cell[INDEX]), self.cell[START]
+        return (self.batch[index] if 0 <= index < len(self.batch) else None), start
+
+    def stop(self, gone: bool = False) -> str:
+        """Kills the whole process group, reaps it, and says how the process ended. gone: its socket is closed."""
+        try:
+            code = self.process.wait(timeout=1.0 if gone else 0.0)  # the socket closes a little before the exit code is known
+        except subprocess.TimeoutExpired:
+            code = None
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # the group is gone (macOS: PermissionError)
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.socket.close()
+        if code is None:
+            return "killed by the pool"
+        return f"killed by {signal_name(-code)}" if code < 0 else f"exit code {code}"
+
+
 def die_with_parent(parent_pid: int) -> None:
     """Asks the kernel to kill this process when the thread that started it ends; elsewhere than on Linux: a watcher."""
     if sys.platform == "linux":
@@ -67,7 +140,7 @@ def die_with_parent(parent_pid: int) -> None:
 
 def prepare(name: str, options: dict[str, Any]) -> Any:
     """The verifier, loaded and tested. Raises VerifierError with the reason when it must not be used."""
-    if name == "math":
+    if name in ("math", "rows"):
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         resource.setrlimit(resource.RLIMIT_AS, (MATH_MEMORY, hard))
     verifier = load_verifier(name, **options)
@@ -93,7 +166,7 @@ def grade_one(verifier: Any, name: str, problem: Any, response: str, rollout: An
     return verdict
 
 
-def serve(sock: socket.socket, cell: mmap.mmap) -> None:
+def serve(sock: socket.socket, cell: "memoryview[float]") -> None:
     first = read_message(sock)
     if first is None:
         return
@@ -109,12 +182,13 @@ def serve(sock: socket.socket, cell: mmap.mmap) -> None:
         done: list[tuple[int, Verdict]] = []
         flushed = time.monotonic()
         for index, (problem, response, rollout) in enumerate(batch):
-            CELL.pack_into(cell, 0, index, time.monotonic())
+            cell[START] = time.monotonic()
+            cell[INDEX] = index
             done.append((index, grade_one(verifier, name, problem, response, rollout)))
             if time.monotonic() - flushed > FLUSH_SECONDS and index < len(batch) - 1:
                 write_message(sock, ("done", done))
                 done, flushed = [], time.monotonic()
-        CELL.pack_into(cell, 0, -1, 0.0)
+        cell[INDEX] = -1
         write_message(sock, ("done", done))
 
 
@@ -122,9 +196,9 @@ def main() -> None:
     sock_fd, cell_fd, parent_pid = (int(argument) for argument in sys.argv[1:4])
     die_with_parent(parent_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the parent's to handle
-    with socket.socket(fileno=sock_fd) as sock, mmap.mmap(cell_fd, mmap.PAGESIZE) as cell:
+    with socket.socket(fileno=sock_fd) as sock:
         try:
-            serve(sock, cell)
+            serve(sock, memoryview(mmap.mmap(cell_fd, mmap.PAGESIZE)).cast("d"))
         except (BrokenPipeError, ConnectionResetError):
             return  # the parent closed the pool while a result was on its way
 

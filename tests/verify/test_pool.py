@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ import pytest
 from minirl.tasks import Problem
 from minirl.verify import ERROR, RIGHT, TIMEOUT, WRONG, VerifierError
 from minirl.verify.pool import VerifierPool
+from minirl.verify.worker import INDEX, START, read_message, serve, write_message
 
 ROOT = Path(__file__).parents[2]
 SOURCE = '''
@@ -160,6 +162,33 @@ def test_submitting_does_not_wait_and_all_workers_take_part(verifier):
         assert len({future.result().reward for future in futures}) == 2
 
 
+def test_a_worker_says_since_when_before_it_says_what(verifier):
+    """The pool reads the two numbers at any moment: a new item must never stand beside no start or an old one."""
+    writes: list[tuple[int, float]] = []
+
+    class Cell:
+        def __setitem__(self, place: int, value: float) -> None:
+            writes.append((place, value))
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        thread = threading.Thread(target=serve, args=(theirs, Cell()))
+        thread.start()
+        before = time.monotonic()
+        write_message(ours, (verifier, {}))
+        assert read_message(ours)[0] == "ready"
+        write_message(ours, [(problem(i), "42", None) for i in range(3)])
+        answered = 0
+        while answered < 3:
+            answered += len(read_message(ours)[1])
+        ours.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    assert [place for place, _ in writes] == [START, INDEX] * 3 + [INDEX]
+    assert [value for place, value in writes if place == INDEX] == [0, 1, 2, -1]
+    starts = [value for place, value in writes if place == START]
+    assert before < starts[0] <= starts[1] <= starts[2] < time.monotonic()
+
+
 def test_many_threads_may_share_a_pool(verifier):
     results: dict[int, list] = {}
     with VerifierPool(verifier, workers=2) as pool:
@@ -214,10 +243,7 @@ def test_a_verifier_that_cannot_work_is_refused_at_once(name, words):
 def test_a_failing_self_test_is_a_clear_error(tmp_path):
     path = tmp_path / "broken.py"
     path.write_text(
-        "class Broken:\n"
-        "    def self_test(self): return False\n"
-        "    def __call__(self, *_): return 1.0\n"
-        "grade = Broken()\n"
+        "class Broken:\n    def self_test(self): return False\n    def __call__(self, *_): return 1.0\ngrade = Broken()\n"
     )
     with pytest.raises(VerifierError, match="self-test"):
         VerifierPool(f"{path}:grade", workers=1)
@@ -257,6 +283,24 @@ def test_no_orphans_however_the_parent_ends(verifier, tmp_path, end):
             parent.stdout.readline()
         parent.wait(timeout=10)
     assert wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
+
+
+RANK = """
+import sys
+from minirl.tasks import Problem
+from minirl.verify.pool import VerifierPool
+if __name__ == "__main__":
+    with VerifierPool(sys.argv[1], workers=2) as pool:
+        verdicts = pool.grade([(Problem(f"p{i}", "", sys.argv[2]), sys.argv[2]) for i in range(300)])
+    print(sum(v.status == "right" for v in verdicts))
+"""
+
+
+def test_two_ranks_have_pools_beside_each_other(verifier):
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", RANK, verifier]
+    ranks = [subprocess.Popen([*command, rank], stdout=subprocess.PIPE, env=environment) for rank in "01"]
+    assert [rank.communicate(timeout=60)[0] for rank in ranks] == [b"300\n", b"300\n"]
 
 
 def test_equal_questions_are_asked_once(verifier):

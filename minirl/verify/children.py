@@ -1,0 +1,105 @@
+"""Small things that the fork server does with processes, descriptors and folders."""
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+class Descriptor:
+    """A file descriptor that is closed once, at the latest at the end of its with block."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __enter__(self) -> "Descriptor":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def works(attempt: Callable[[], Any]) -> bool:
+    """Whether a forked child could do it."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            attempt()
+            os._exit(0)
+        except OSError:
+            os._exit(1)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def folders_of_python() -> list[str]:
+    """What an interpreter needs to see: the system's libraries and its own prefixes."""
+    prefixes = [sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable))]
+    shown = [path for path in ("/usr", "/lib", "/lib64", "/bin") if os.path.isdir(path)]
+    for path in sorted(set(prefixes)):
+        if not any(path == top or path.startswith(top + "/") for top in shown):
+            shown.append(path)
+    return shown
+
+
+def has_ended(pid: int) -> bool:
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def ending(pid: int) -> str:
+    """How a child ended, if it did within a moment: "exit code 3", "SIGSEGV", or ""."""
+    for _ in range(100):
+        if (state := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+            exited = state.si_code == os.CLD_EXITED
+            return f"exit code {state.si_status}" if exited else signal_name(state.si_status)
+        time.sleep(0.002)
+    return ""
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # the real-time signals between the first and the last have no names
+        return f"signal {number}"
+
+
+def children_of(pid: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir() if Path("/proc/self/stat").exists() else []:
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == pid:
+                    found.append(int(entry.name))
+    return found
+
+
+def tasks_of_this_user() -> int:
+    """Threads that count against this user's process limit before any program runs."""
+    count = 0
+    for entry in Path("/proc").iterdir() if Path("/proc/self/task").exists() else []:
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                count += len(os.listdir(entry / "task")) if entry.stat().st_uid == os.geteuid() else 0
+    return count
+
+
+def remove_folder(folder: str) -> None:
+    """Removes a program's folder, whatever permissions the program gave to it and what is in it."""
+    if not os.path.exists(folder):
+        return
+    os.chmod(folder, 0o700)
+    for root, folders, _ in os.walk(folder):
+        for name in folders:
+            path = os.path.join(root, name)
+            if not os.path.islink(path):
+                os.chmod(path, 0o700)
+    shutil.rmtree(folder)

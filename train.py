@@ -17,7 +17,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin on a sh
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from minirl import config as configuration
-from minirl.config import Config, ConfigError
+from minirl.config import Config, ConfigError, RolloutConfig
 
 if __name__ == "__main__":
     # Before torch is imported: help and a mistake on the command line should not take seconds.
@@ -54,13 +54,14 @@ def train(config: Config) -> None:
     tokenizer = load_tokenizer(config.model)
     prompts = encode_prompts(train_problems, tokenizer, config.data, notes, "training")
     test = encode_prompts(test_problems, tokenizer, config.data, notes, "held-out")
-    check_context(config, max(len(p.ids) for p in (*prompts, *test)))
+    longest = max(len(p.ids) for p in (*prompts, *test))
+    check_context(config, longest)
     folder = make_run_folder(config) if is_main_process() else None
     v = config.verifier
     with VerifierPool(*v.pool(), v.workers, v.timeout) as pool:
-        ranks = Ranks()
+        ranks = Ranks(config.model.dtype)
         policy = Policy(config, ranks, len(tokenizer))
-        engine = build_engine(config, policy, tokenizer)
+        engine = build_engine(config, policy, tokenizer, longest)
         sampler = Sampler(engine, tokenizer, pool, ranks, config.run.seed, config.rollout.stop)
         strategy = config.build_strategy()
         order = Order(len(prompts), config.run.seed)
@@ -72,13 +73,14 @@ def train(config: Config) -> None:
             if v.name == "code":
                 say(confinement())
 
-        before = evaluate(sampler, test[: config.eval.problems], config.eval, policy.version)
+        before = evaluate(sampler, test[: config.eval.problems], config.eval)
         reporter.evaluation(0, before)
         surplus: Groups = []
         for step in range(1, config.run.steps + 1):
             begin = time.perf_counter()
             # 1. Sample and verify, until the batch is full of groups that can teach something.
-            batch, surplus, generated = fill_batch(sampler, prompts, order, surplus, policy.version, config)
+            batch, surplus, generated = fill_batch(sampler, prompts, order, surplus, config)
+            engine.sleep()
             sampled = time.perf_counter()
             # 2. Advantages, a whole group at a time.
             score_old_policy(policy, batch, strategy, config)
@@ -86,27 +88,31 @@ def train(config: Config) -> None:
                 for rollout, advantage in zip(group, strategy(as_group(group)), strict=True):
                     rollout.advantages = advantage
             scored = time.perf_counter()
-            # 3. Update. The engine samples from the same weights, so there is nothing to push.
+            # 3. Update.
             lr = learning_rate(step, config.optimizer, config.run.steps)
             stats = update(policy, batch, lr, config)
-            # 4. Say what happened.
+            updated = time.perf_counter()
+            # 4. New weights to the engine.
+            engine.sync(policy)
+            # 5. Say what happened.
             done = time.perf_counter()
-            seconds = sampler.take_seconds() | {"old": scored - sampled, "update": done - scored, "step": done - begin}
+            seconds = sampler.take_seconds() | {"old": scored - sampled, "update": updated - scored}
+            seconds |= {"sync": done - updated, "step": done - begin}
             metrics = batch_metrics(generated, batch, surplus, config) | stats.metrics(ranks) | {"optimizer/lr": lr}
             reporter.step(step, metrics, seconds, batch[: config.run.save_rollouts])
+            check_gap(metrics, config.rollout)
             if config.eval.every and step % config.eval.every == 0 and step < config.run.steps:
                 during = test[: config.eval.during_problems]
-                reporter.evaluation(step, evaluate(sampler, during, config.eval, policy.version))
-        after = evaluate(sampler, test[: config.eval.problems], config.eval, policy.version)
+                reporter.evaluation(step, evaluate(sampler, during, config.eval))
+        after = evaluate(sampler, test[: config.eval.problems], config.eval)
         reporter.evaluation(config.run.steps, after)
-    if folder is not None:
-        policy.export(folder / "model", tokenizer)
+    policy.export(folder / "model" if folder else None, tokenizer)
     reporter.finish(config, before, after, time.perf_counter() - start)
     ranks.close()
 
 
 def fill_batch(
-    sampler: Sampler, prompts: list[Prompt], order: Order, carried: Groups, version: int, config: Config
+    sampler: Sampler, prompts: list[Prompt], order: Order, carried: Groups, config: Config
 ) -> tuple[Groups, Groups, Groups]:
     """(batch of `rollout.prompts` groups, kept groups beyond it, everything generated).
 
@@ -123,7 +129,7 @@ def fill_batch(
         if missing <= 0:
             break
         drawn = order.draw(min(ceil(missing / expected), ceil(max(2, r.oversample) * r.prompts)))
-        groups = sampler.groups([prompts[i] for _, i in drawn], [number for number, _ in drawn], sampling, version)
+        groups = sampler.groups([prompts[i] for _, i in drawn], [number for number, _ in drawn], sampling)
         for rollout in (rollout for group in groups for rollout in group):
             rollout.reward += losses.overlong_penalty(rollout.length, r.max_response_tokens, config.algorithm.overlong_buffer)
         generated += groups
@@ -187,6 +193,22 @@ def update(policy: Policy, batch: Groups, lr: float, config: Config) -> UpdateSt
             stats.add(weight > 0, logps, old_logps, sampler_logps, entropy, surrogate, importance, reference_kl)
         stats.grad_norms.append(policy.step(lr))
     return stats
+
+
+def check_gap(metrics: dict[str, float], config: RolloutConfig) -> None:
+    """Warns or ends the run when the sampler's log-probs are not the trainer's: the rollouts are then of another policy."""
+    gap = metrics["policy/gap_mean"]
+    text = (
+        f"sampler and trainer log-probs differ by {gap:.2g} nats on average ({metrics['policy/gap_max']:.2g} at most) on the same "
+        "tokens and weights"
+    )
+    if gap > config.gap_stop:
+        raise RunError(
+            f"{text}, more than rollout.gap_stop={config.gap_stop}: the engine holds other weights, another temperature or another "
+            "precision than the trainer; with rollout.engine=transformers there is no gap to compare with"
+        )
+    if gap > config.gap_warn:
+        say(f"warning: {text}, more than rollout.gap_warn={config.gap_warn}; algorithm.correction=truncate weighs it")
 
 
 def main(config: Config) -> int:

@@ -100,8 +100,16 @@ class VerifierConfig:
 
 
 @dataclass
+class VllmConfig:
+    tensor_parallel: int = option(1, "ranks that hold one copy of the model together; divides the number of ranks", minimum=1)
+    gpu_memory_utilization: float = option(0.4, "share of the GPU's memory for the engine's weights and KV cache")
+    sleep: bool = option(True, "give that memory to the trainer during updates, where the platform can")
+    enforce_eager: bool = option(False, "no CUDA graphs: a faster start, slower sampling")
+
+
+@dataclass
 class RolloutConfig:
-    engine: str = option("transformers", "what samples", choices=("transformers",))
+    engine: str = option("transformers", "what samples", choices=("transformers", "vllm"))
     prompts: int = option(32, "groups in one training batch, over all ranks", minimum=1)
     samples: int = option(10, "responses to each prompt: the group size", minimum=1)
     temperature: float = option(1.0, "sampling temperature; log-probs are those of the tempered distribution")
@@ -117,6 +125,9 @@ class RolloutConfig:
     when_exhausted: str = option(
         "smaller", "then: train on the smaller batch, or end the run with an error", choices=("smaller", "error")
     )
+    gap_warn: float = option(0.05, "warn when sampler and trainer log-probs differ by more on average, nats", minimum=0)
+    gap_stop: float = option(0.5, "end the run when they do", minimum=0)
+    vllm: VllmConfig = field(default_factory=VllmConfig)
     carry_over: bool = option(False, "keep surplus groups for the next batch (one policy version old) instead of dropping them")
 
 
@@ -368,6 +379,8 @@ def check(config: Config) -> None:
     require(0 < e.top_p <= 1, f"eval.top_p must be in (0, 1], not {e.top_p}")
     require(o.max_grad_norm > 0, f"optimizer.max_grad_norm must be above 0, not {o.max_grad_norm}")
     require(len(o.betas) == 2, f"optimizer.betas takes two numbers, not {o.betas}")
+    share = r.vllm.gpu_memory_utilization
+    require(0 < share <= 1, f"rollout.vllm.gpu_memory_utilization must be in (0, 1], not {share}")
     require(v.timeout > 0, f"verifier.timeout must be above 0 seconds, not {v.timeout}")
     require(a.dual_clip is None or a.dual_clip > 1, f"algorithm.dual_clip must be above 1 or null, not {a.dual_clip}")
     require(

@@ -3,6 +3,7 @@
 Every rank holds the whole batch of rollouts; ranks differ only in the prompts they sample and the micro-batches they compute.
 """
 
+import importlib.util
 import os
 import sys
 from typing import Any
@@ -19,10 +20,12 @@ def is_main_process() -> bool:
 
 
 class Ranks:
-    """This process among the processes of the run. rank, size: int; main: first rank; device: torch.device."""
+    """This process among the processes of the run. rank, size: int; main: first rank; device: torch.device;
+    zero: DeepSpeed's ZeRO stage, None without DeepSpeed; accelerator: accelerate's handle."""
 
-    def __init__(self) -> None:
-        """Starts accelerate. ConfigError when the launcher's number of processes is not what we got."""
+    def __init__(self, dtype: str = "float32") -> None:
+        """Starts accelerate as its launcher was told; dtype: compute precision under DeepSpeed. ConfigError when the launcher's
+        number of processes is not what we got, or DeepSpeed is missing."""
         asked = int(os.environ.get("WORLD_SIZE", "1"))
         if "WORLD_SIZE" not in os.environ and "MASTER_ADDR" in os.environ and "ACCELERATE_MIXED_PRECISION" in os.environ:
             # `accelerate launch --cpu --num_processes 2` sets the address, then starts one process and says nothing.
@@ -31,9 +34,23 @@ class Ranks:
                 "`torchrun --nproc_per_node N train.py`"
             )
         from accelerate import Accelerator
+        from accelerate.utils import InitProcessGroupKwargs
 
-        # Told that there is no GPU, accelerate picks gloo and DDP over CPUs; left alone, it thinks it is a single process.
-        self.accelerator = Accelerator(cpu=not torch.cuda.is_available())
+        gpu = torch.cuda.is_available()
+        if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
+            if importlib.util.find_spec("deepspeed") is None:
+                raise ConfigError(
+                    "the launcher asks for DeepSpeed, which is not installed: pip install 'minirl[gpu]', or use DDP"
+                )
+            # On a CPU it must be told the backend, and not be told that there is no GPU: that would turn DeepSpeed off.
+            handlers = [] if gpu else [InitProcessGroupKwargs(backend="gloo")]
+            precision = "bf16" if dtype == "bfloat16" else "no"
+            self.accelerator = Accelerator(mixed_precision=precision, kwargs_handlers=handlers)
+            self.zero: int | None = self.accelerator.state.deepspeed_plugin.zero_stage
+        else:
+            # Told that there is no GPU, accelerate picks gloo and DDP over CPUs; left alone, it thinks it is a single process.
+            self.accelerator = Accelerator(cpu=not gpu)
+            self.zero = None
         if self.accelerator.num_processes != asked:
             raise ConfigError(f"the launcher started {asked} processes but accelerate sees {self.accelerator.num_processes}")
         self.rank, self.size = self.accelerator.process_index, self.accelerator.num_processes
@@ -61,8 +78,11 @@ class Ranks:
             dist.barrier()
 
     def close(self) -> None:
-        """Ends the process group after all ranks are here."""
+        """Waits for all ranks and ends the process group; with several ranks it ends this process too, with exit code 0."""
         if self.size > 1:
             self.barrier()
             dist.destroy_process_group()
             sys.stdout.flush()
+            sys.stderr.flush()
+            # All work is done; a plain exit aborts now and then in the backends' own threads.
+            os._exit(0)

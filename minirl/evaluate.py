@@ -17,14 +17,14 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     return rho(n, c, k)
 
 
-def evaluate(sampler: Sampler, prompts: Sequence[Prompt], config: EvalConfig, version: int) -> dict[str, float]:
+def evaluate(sampler: Sampler, prompts: Sequence[Prompt], config: EvalConfig) -> dict[str, float]:
     """Metrics over `prompts`, `config.samples` responses each; the same random numbers at every call.
 
     pass@1: mean accuracy over samples; pass@k: unbiased, k = config.k; error_diversity: unique wrong / wrong, mean over
     problems with a wrong answer; no_answer, truncated: shares of samples; errors: samples without verdict, which count nowhere.
     """
     sampling = Sampling(config.samples, config.temperature, config.max_response_tokens or 0, config.top_p, config.top_k)
-    groups = sampler.groups(prompts, range(len(prompts)), sampling, version, EVALUATION)
+    groups = sampler.groups(prompts, range(len(prompts)), sampling, EVALUATION)
     made = [as_group(g) for g in groups]
     rollouts = [r for g in groups for r in g]
     counted = [(int(g.valid.sum()), int((g.valid & g.correct).sum())) for g in made if g.valid.any()]

@@ -1,4 +1,5 @@
-"""The trainable model: log-probs, backward, optimizer step, export. One process or DDP; nothing else in the code asks which."""
+"""The trainable model: log-probs, backward, optimizer step, weights out. One process, DDP or DeepSpeed ZeRO; nothing else in the
+code asks which."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,8 @@ transformers_logging.disable_progress_bar()  # it would print over the run's own
 
 # Elements of a logits chunk: 2**26 float32 are 256 MiB. Larger ones are recomputed in the backward pass instead of kept.
 LOGITS_CHUNK = 2**26
+# Weights that are gathered at once for the sampling engine or for export: a bound of its extra memory.
+BUCKET_BYTES = 512 * 2**20
 
 
 def model_source(config: ModelConfig) -> str:
@@ -147,22 +150,38 @@ class Policy:
         """vocabulary: ids below it belong to the tokenizer; the model's further rows are padding and get no probability."""
         self.config, self.ranks = config, ranks
         self.version = 0  # optimizer steps so far
-        if config.model.dtype == "bfloat16":
+        if ranks.zero is None and config.model.dtype == "bfloat16":
             self.autocast = lambda: torch.autocast(ranks.device.type, dtype=torch.bfloat16)
         else:
-            self.autocast = contextlib.nullcontext  # type: ignore[assignment]
-        self.model = load_model(config.model).to(ranks.device)
+            self.autocast = contextlib.nullcontext  # type: ignore[assignment]  # DeepSpeed holds bfloat16 copies itself
+        self.model = load_model(config.model)
         self.vocabulary = vocabulary = min(vocabulary, self.model.config.vocab_size)
         if config.model.gradient_checkpointing:
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         head = LogProbHead(self.model, config.rollout.temperature, vocabulary, config.algorithm.entropy_coefficient > 0)
         o = config.optimizer
-        self.optimizer = torch.optim.AdamW(
-            head.parameters(), lr=o.lr, betas=(o.betas[0], o.betas[1]), weight_decay=o.weight_decay, fused=True
-        )
-        self.head = ranks.accelerator.prepare_model(head)
+        if ranks.zero is None:
+            head.to(ranks.device)
+        betas = (o.betas[0], o.betas[1])
+        optimizer = torch.optim.AdamW(head.parameters(), lr=o.lr, betas=betas, weight_decay=o.weight_decay, fused=True)
+        if ranks.zero is None:
+            self.head, self.optimizer = ranks.accelerator.prepare_model(head), optimizer
+        else:
+            ranks.accelerator.state.deepspeed_plugin.deepspeed_config.update(
+                train_micro_batch_size_per_gpu=1,  # micro-batches and their weights are counted here, not there
+                gradient_clipping=o.max_grad_norm,
+                zero_allow_untested_optimizer=True,
+                zero_force_ds_cpu_optimizer=False,  # torch's AdamW needs no compiler
+                steps_per_print=10**9,
+            )
+            self.head, self.optimizer = ranks.accelerator.prepare(head, optimizer)
         self.reference: LogProbHead | None = None
         if config.algorithm.kl_coefficient > 0:
+            if ranks.zero == 3:
+                raise ConfigError(
+                    "algorithm.kl_coefficient needs the starting model beside the policy, which ZeRO-3 would have to shard too: "
+                    "use ZeRO-2, or set algorithm.kl_coefficient=0"
+                )
             frozen = load_model(config.model).to(ranks.device).requires_grad_(False).eval()
             self.reference = LogProbHead(frozen, config.rollout.temperature, vocabulary, False)
 
@@ -206,34 +225,78 @@ class Policy:
 
     def accumulate(self, loss: Tensor) -> None:
         """Adds the gradient of a micro-batch's share of the mini-batch loss (a sum over tokens that are already weighted)."""
-        (loss * self.ranks.size).backward()  # DDP averages over ranks; the weights want the sum
+        loss = loss * self.ranks.size  # DDP and ZeRO average over ranks; the weights want the sum
+        if self.ranks.zero is None:
+            loss.backward()
+        else:
+            self.head.backward(loss)
 
     def gradient_steps(self, rollouts: Sequence[Rollout]) -> Iterator[MicroBatch]:
-        """This rank's micro-batches of one optimizer step over `rollouts`; ranks exchange gradients on the last one only."""
+        """This rank's micro-batches of one optimizer step over `rollouts`; ranks exchange gradients on the last one only (ZeRO-2
+        and -3 on each)."""
         self.head.train()
         batches = list(self.micro_batches(rollouts))
         for i, batch in enumerate(batches):
-            quiet = isinstance(self.head, torch.nn.parallel.DistributedDataParallel) and i + 1 < len(batches)
+            last = i + 1 == len(batches)
+            if self.ranks.zero is not None:
+                self.head.set_gradient_accumulation_boundary(last)
+            quiet = isinstance(self.head, torch.nn.parallel.DistributedDataParallel) and not last
             with self.head.no_sync() if quiet else contextlib.nullcontext():
                 yield batch
 
     def step(self, lr: float) -> float:
         """One optimizer step on the accumulated gradient; returns its norm before clipping. Raises FloatingPointError when the
-        gradient is not finite: the weights are then untouched."""
-        norm = torch.nn.utils.clip_grad_norm_(self.head.parameters(), self.config.optimizer.max_grad_norm).item()
-        if not np.isfinite(norm):
-            raise FloatingPointError(f"the gradient norm is {norm} at optimizer step {self.version + 1}: lower optimizer.lr")
+        gradient is not finite (the weights are then untouched, but for ZeRO, which finds out afterwards)."""
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        if self.ranks.zero is None:
+            norm = float(torch.nn.utils.clip_grad_norm_(self.head.parameters(), self.config.optimizer.max_grad_norm))
+        else:
+            self.head.step()
+            norm = float(self.head.get_global_grad_norm())
+        if not np.isfinite(norm):
+            raise FloatingPointError(f"the gradient norm is {norm} at optimizer step {self.version + 1}: lower optimizer.lr")
+        if self.ranks.zero is None:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
         self.version += 1
         return norm
 
-    def export(self, folder: Path, tokenizer: Any) -> None:
-        """Writes an ordinary Hugging Face folder, weights in float32 and tokenizer. Called by the first rank."""
-        self.model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+    def weights(self, bucket_bytes: int = BUCKET_BYTES) -> Iterator[list[tuple[str, Tensor]]]:
+        """The whole weights by name, in buckets of about `bucket_bytes`; every rank must go through all of them.
+
+        Under ZeRO-3 a bucket is gathered while it is being used, so no rank ever holds the whole model. Tied weights come once.
+        """
+        bucket: list[tuple[str, torch.nn.Parameter]] = []
+        size = 0
+        for name, parameter in self.model.named_parameters():
+            bytes_ = getattr(parameter, "ds_numel", parameter.numel()) * parameter.element_size()
+            if bucket and size + bytes_ > bucket_bytes:
+                yield from self._gathered(bucket)
+                bucket, size = [], 0
+            bucket.append((name, parameter))
+            size += bytes_
+        yield from self._gathered(bucket)
+
+    def _gathered(self, bucket: list[tuple[str, torch.nn.Parameter]]) -> Iterator[list[tuple[str, Tensor]]]:
+        if self.ranks.zero == 3:
+            import deepspeed
+
+            with deepspeed.zero.GatheredParameters([parameter for _, parameter in bucket]):
+                yield [(name, parameter.data) for name, parameter in bucket]
+        else:
+            yield [(name, parameter.data) for name, parameter in bucket]
+
+    def export(self, folder: Path | None, tokenizer: Any) -> None:
+        """Writes an ordinary Hugging Face folder, weights and tokenizer. Every rank calls it; the first one (`folder` given)
+        writes."""
+        state: dict[str, Tensor] = {}
+        for bucket in self.weights():
+            if folder is not None:
+                state.update((name, tensor.detach().cpu().clone()) for name, tensor in bucket)
+        if folder is not None:
+            self.model.save_pretrained(folder, state_dict=state)
+            tokenizer.save_pretrained(folder)
 
 
 def learning_rate(step: int, config: OptimizerConfig, steps: int) -> float:

@@ -23,6 +23,7 @@ class Script:
 
     def __init__(self):
         self.seeds = []
+        self.version, self.ranks_per_engine = 5, 1
 
     def generate(self, prompts, sampling, seeds):
         self.seeds.append(list(seeds))
@@ -44,14 +45,14 @@ def test_accuracy_pass_at_k_and_diversity_by_hand(pool):
     prompts = encode_prompts(problems, TOK, DataConfig(), [], "test")
     engine = Script()
     sampler = Sampler(engine, TOK, pool, Ranks(), seed=3)
-    result = evaluate(sampler, prompts, EvalConfig(samples=4, k=2, max_response_tokens=8), 0)
+    result = evaluate(sampler, prompts, EvalConfig(samples=4, k=2, max_response_tokens=8))
     assert result["pass@1"] == pytest.approx((2 / 4 + 1 / 4 + 1) / 3)
     # 1 - C(2, 2) / C(4, 2), 1 - C(3, 2) / C(4, 2), 1
     assert result["pass@k"] == pytest.approx((5 / 6 + 1 / 2 + 1) / 3)
     # problem a: one wrong answer twice; problem b: 5 5 6
     assert result["error_diversity"] == pytest.approx((1 / 2 + 2 / 3) / 2)
     assert (result["no_answer"], result["truncated"], result["errors"]) == (0, 0, 0)
-    evaluate(sampler, prompts, EvalConfig(samples=4, k=2, max_response_tokens=8), 7)
+    evaluate(sampler, prompts, EvalConfig(samples=4, k=2, max_response_tokens=8))
     assert engine.seeds[0] == engine.seeds[1], "the same random numbers at every evaluation"
     assert len(set(engine.seeds[0])) == 3
 
@@ -61,7 +62,7 @@ def test_groups_come_in_the_order_of_the_prompts_and_carry_their_number(pool):
     sampler = Sampler(Script(), TOK, pool, Ranks(), seed=0)
     from minirl.rollout import Sampling
 
-    first, second = sampler.groups(prompts, [40, 41], Sampling(4, 1.0, 8), version=5)
+    first, second = sampler.groups(prompts, [40, 41], Sampling(4, 1.0, 8))
     assert [r.group for r in first + second] == [40] * 4 + [41] * 4
     assert [r.reward for r in first] == [1, 1, 0, 0]
     assert {r.version for r in first} == {5}

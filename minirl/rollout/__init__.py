@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from minirl.config import ConfigError
 from minirl.verify import Verdict
 
 STOP, LENGTH = "stop", "length"
@@ -35,7 +36,13 @@ class Sample:
 
 
 class Engine(Protocol):
-    """Samples responses. Token ids in and out; nothing is detokenised or re-tokenised."""
+    """Samples responses. Token ids in and out; nothing is detokenised or re-tokenised.
+
+    version: optimizer steps of the policy whose weights it holds; ranks_per_engine: ranks that sample together as one.
+    """
+
+    version: int
+    ranks_per_engine: int
 
     def generate(
         self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[int]
@@ -44,6 +51,14 @@ class Engine(Protocol):
 
         seeds: one 63-bit seed a prompt; sample j of a prompt depends on (seed, j), not on its neighbours or its rank.
         """
+        ...
+
+    def sync(self, policy: Any) -> None:
+        """Takes over the policy's weights and version; nothing of the old weights is left. Wakes the engine up."""
+        ...
+
+    def sleep(self) -> None:
+        """Gives up its memory until the next `sync`, where it can."""
         ...
 
 
@@ -87,9 +102,19 @@ def stop_ids(tokenizer: Any, generation_config: Any, stop: Sequence[str]) -> lis
     return sorted(ids)
 
 
-def build_engine(config: Any, policy: Any, tokenizer: Any) -> Engine:
-    """The engine that `rollout.engine` names, over the policy's weights."""
+def build_engine(config: Any, policy: Any, tokenizer: Any, longest_prompt: int) -> Engine:
+    """The engine that `rollout.engine` names, holding the policy's weights."""
+    ends = stop_ids(tokenizer, policy.model.generation_config, config.rollout.stop)
+    if config.rollout.engine == "vllm":
+        from minirl.rollout.vllm import VllmEngine
+
+        return VllmEngine(config, policy, ends, longest_prompt)
     from minirl.rollout.transformers import TransformersEngine
 
-    ends = stop_ids(tokenizer, policy.model.generation_config, config.rollout.stop)
-    return TransformersEngine(policy.model, ends, 0, policy.vocabulary, config.rollout.max_sequences, policy.autocast)
+    if policy.ranks.zero == 3:
+        raise ConfigError(
+            "rollout.engine=transformers cannot sample from weights that ZeRO-3 has sharded: set rollout.engine=vllm, or use ZeRO-2"
+        )
+    engine = TransformersEngine(policy.model, ends, 0, policy.vocabulary, config.rollout.max_sequences, policy.autocast)
+    engine.sync(policy)
+    return engine

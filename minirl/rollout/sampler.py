@@ -37,7 +37,7 @@ class Sampler:
         self.seconds = {"sample": 0.0, "verify": 0.0}  # since last taken; verify is the wait after the last sample
 
     def groups(
-        self, prompts: Sequence[Prompt], numbers: Sequence[int], sampling: Sampling, version: int, stream: int = TRAINING
+        self, prompts: Sequence[Prompt], numbers: Sequence[int], sampling: Sampling, stream: int = TRAINING
     ) -> list[list[Rollout]]:
         """One whole group of `sampling.samples` rollouts a prompt, in the order of `prompts`, the same on every rank.
 
@@ -46,11 +46,14 @@ class Sampler:
         start = time.perf_counter()
         # Dealt by falling length, so that no rank gets all the long prompts; a group is never split.
         order = sorted(range(len(prompts)), key=lambda i: (-len(prompts[i].ids), i))
-        mine = order[self.ranks.rank :: self.ranks.size]
+        together = self.engine.ranks_per_engine
+        mine = order[self.ranks.rank // together :: self.ranks.size // together]
         seeds = [stable_seed(self.seed, stream, numbers[i]) for i in mine]
         pending: list[tuple[int, Sample, str, Future[Verdict]]] = []
         for place, samples in self.engine.generate([prompts[i].ids for i in mine], sampling, seeds):
             i = mine[place]
+            if self.ranks.rank % together:
+                continue  # the first rank of an engine verifies and reports what all of its ranks sampled
             for sample in samples:
                 text = self.text(sample)
                 facts = {"group": numbers[i], "finish": sample.finish, "tokens": len(sample.ids)}
@@ -59,7 +62,7 @@ class Sampler:
                 )
         sampled = time.perf_counter()
         done = [
-            (i, Rollout(numbers[i], prompts[i].ids, sample, version, text, verdict, verdict_reward(verdict)))
+            (i, Rollout(numbers[i], prompts[i].ids, sample, self.engine.version, text, verdict, verdict_reward(verdict)))
             for i, sample, text, future in pending
             for verdict in [future.result()]
         ]

@@ -31,6 +31,14 @@ class TransformersEngine:
         self.model, self.pad_id, self.vocabulary, self.max_sequences = model, pad_id, vocabulary, max_sequences
         self.autocast = autocast
         self.stop_ids = torch.tensor(sorted(stop_ids))
+        self.version, self.ranks_per_engine = 0, 1
+
+    def sync(self, policy: Any) -> None:
+        """The weights are the policy's own: only its version is new."""
+        self.version = policy.version
+
+    def sleep(self) -> None:
+        """Nothing to give up."""
 
     def generate(
         self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[int]

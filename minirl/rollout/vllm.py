@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from minirl.config import Config, ConfigError
-from minirl.distributed import Ranks
+from minirl.policy import Policy, model_source
 from minirl.rollout import LENGTH, STOP, Sample, Sampling
 
 KNOWN = ((0, 26), (0, 32))  # first and last minor version that this file was written for
@@ -59,26 +59,28 @@ def version_note() -> str | None:
 
 
 class VllmEngine:
-    """See `Engine`. source: model folder or Hub name that the engine starts from; ends: stop ids; vocabulary: ids from there on
-    belong to no token; longest_prompt, longest_response: tokens, which fix the engine's context."""
+    """See `Engine`. One engine in the process of each rank, or of each `rollout.vllm.tensor_parallel` ranks together."""
 
-    def __init__(
-        self, config: Config, ranks: Ranks, source: str, ends: Sequence[int], vocabulary: int, longest_prompt: int,
-        longest_response: int,
-    ) -> None:  # fmt: skip
+    def __init__(self, config: Config, policy: Policy, ends: Sequence[int], longest_prompt: int) -> None:
+        """ends: stop ids; longest_prompt: tokens, which fixes the engine's context together with the longest response."""
         vllm = import_vllm()
-        v = config.rollout.vllm
-        self.ends, self.sampling_params, self.tensor_parallel = list(ends), vllm.SamplingParams, v.tensor_parallel
+        v, ranks = config.rollout.vllm, policy.ranks
+        if ranks.size % v.tensor_parallel:
+            raise ConfigError(
+                f"rollout.vllm.tensor_parallel={v.tensor_parallel} does not divide the {ranks.size} ranks of the run"
+            )
+        self.ends, self.sampling_params, self.ranks_per_engine = list(ends), vllm.SamplingParams, v.tensor_parallel
         gpu = torch.cuda.is_available()
         self.sleeps = gpu and v.sleep
+        longest_response = max(config.rollout.max_response_tokens, config.eval.max_response_tokens or 0)
         more: dict[str, Any] = {"enable_sleep_mode": True} if self.sleeps else {}
         try:
             self.llm = vllm.LLM(
-                model=source, revision=config.model.revision, skip_tokenizer_init=True, dtype=config.model.dtype, seed=0,
-                max_model_len=longest_prompt + longest_response, max_num_seqs=config.rollout.max_sequences,
-                gpu_memory_utilization=v.gpu_memory_utilization, enforce_eager=not gpu or v.enforce_eager,
-                tensor_parallel_size=v.tensor_parallel, enable_prefix_caching=True, generation_config="vllm",
-                logprobs_mode="processed_logprobs", disable_log_stats=True,
+                model=model_source(config.model), revision=config.model.revision, skip_tokenizer_init=True, seed=0,
+                dtype=config.model.dtype, max_model_len=longest_prompt + longest_response,
+                max_num_seqs=config.rollout.max_sequences, gpu_memory_utilization=v.gpu_memory_utilization,
+                enforce_eager=not gpu or v.enforce_eager, tensor_parallel_size=v.tensor_parallel, enable_prefix_caching=True,
+                generation_config="vllm", logprobs_mode="processed_logprobs", disable_log_stats=True,
                 distributed_executor_backend="external_launcher" if v.tensor_parallel > 1 else "uni", **more,
             )  # fmt: skip
         except (RuntimeError, ValueError, torch.OutOfMemoryError) as error:
@@ -88,6 +90,7 @@ class VllmEngine:
             ) from error
         self.engine = self.llm.llm_engine
         self.model = self.engine.model_executor.driver_worker.worker.model_runner.model
+        vocabulary = policy.vocabulary
         compute = self.model.compute_logits
 
         def without_padding(hidden: torch.Tensor) -> torch.Tensor:
@@ -97,8 +100,8 @@ class VllmEngine:
             return logits
 
         self.model.compute_logits = without_padding
-        self.asleep = False
-        self.requests = 0
+        self.asleep, self.requests, self.version = False, 0, 0
+        self.sync(policy)
 
     def generate(
         self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[int]
@@ -144,11 +147,11 @@ class VllmEngine:
             raise RuntimeError(f"vLLM ended a response for the reason {completion.finish_reason!r}: the engine is not healthy")
         return Sample(ids, log_probs, completion.finish_reason)
 
-    def sync(self, buckets: Iterator[list[tuple[str, torch.Tensor]]]) -> None:
-        """Loads new weights, bucket by bucket, into the engine's own model and forgets every cached prefix."""
+    def sync(self, policy: Policy) -> None:
+        """Loads the policy's weights, bucket by bucket, into the engine's own model and forgets every cached prefix."""
         if self.asleep:
             self.llm.wake_up(tags=["weights"])
-        for bucket in buckets:
+        for bucket in policy.weights():
             self.model.load_weights(iter(bucket))
         if self.asleep:
             self.llm.wake_up(tags=["kv_cache"])
@@ -156,6 +159,7 @@ class VllmEngine:
         # The prefix cache holds keys and values of the old weights, also through a sleep (vLLM #17103).
         if not self.llm.reset_prefix_cache():
             raise RuntimeError("vLLM did not drop its prefix cache: requests are still running")
+        self.version = policy.version
 
     def sleep(self) -> None:
         """Gives the GPU's memory to the trainer, where the platform can; the weights are dropped and come back with `sync`."""

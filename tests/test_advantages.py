@@ -294,7 +294,7 @@ def test_the_documented_new_estimator_works(tmp_path):
     import subprocess
     import sys
 
-    from conftest import ROOT
+    from tests.conftest import ROOT
 
     text = (ROOT / "docs" / "algorithms.md").read_text()
     block = re.search(r"```python\n# minirl/advantages\.py\n(.*?)```", text, re.DOTALL).group(1)

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from conftest import ROOT
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import train
 from minirl import tiny
 from minirl.config import ConfigError, command_line, load
+from tests.conftest import ROOT
 
 
 def start(arguments):

@@ -244,7 +244,7 @@ def load(argv: list[str]) -> Config:
             key, parsed = "run.dir", value
         else:
             try:
-                parsed = yaml.safe_load(value)
+                parsed = yaml.safe_load(value) if value else ""
             except yaml.YAMLError:
                 parsed = value  # a text such as "a: b: c"; the field's type decides
         node = tree

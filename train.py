@@ -78,6 +78,7 @@ def train(config: Config) -> None:
         surplus: Groups = []
         for step in range(1, config.run.steps + 1):
             begin = time.perf_counter()
+            sampler.take_seconds()  # those of an evaluation are not this step's
             # 1. Sample and verify, until the batch is full of groups that can teach something.
             batch, surplus, generated = fill_batch(sampler, prompts, order, surplus, config)
             engine.sleep()
@@ -199,13 +200,13 @@ def check_gap(metrics: dict[str, float], config: RolloutConfig) -> None:
     """Warns or ends the run when the sampler's log-probs are not the trainer's: the rollouts are then of another policy."""
     gap = metrics["policy/gap_mean"]
     text = (
-        f"sampler and trainer log-probs differ by {gap:.2g} nats on average ({metrics['policy/gap_max']:.2g} at most) on the same "
-        "tokens and weights"
+        f"sampler and trainer log-probs differ by {gap:.2g} nats on average ({metrics['policy/gap_max']:.2g} at most) on the "
+        "same tokens and weights"
     )
     if gap > config.gap_stop:
         raise RunError(
-            f"{text}, more than rollout.gap_stop={config.gap_stop}: the engine holds other weights, another temperature or another "
-            "precision than the trainer; with rollout.engine=transformers there is no gap to compare with"
+            f"{text}, more than rollout.gap_stop={config.gap_stop}: the engine holds other weights, another temperature or "
+            "another precision than the trainer; with rollout.engine=transformers there is no gap to compare with"
         )
     if gap > config.gap_warn:
         say(f"warning: {text}, more than rollout.gap_warn={config.gap_warn}; algorithm.correction=truncate weighs it")

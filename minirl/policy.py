@@ -1,5 +1,5 @@
-"""The trainable model: log-probs, backward, optimizer step, weights out. One process, DDP or DeepSpeed ZeRO; nothing else in the
-code asks which."""
+"""The trainable model: log-probs, backward, optimizer step, weights out. One process, DDP or DeepSpeed ZeRO; nothing else in
+the code asks which."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -179,7 +179,7 @@ class Policy:
         if config.algorithm.kl_coefficient > 0:
             if ranks.zero == 3:
                 raise ConfigError(
-                    "algorithm.kl_coefficient needs the starting model beside the policy, which ZeRO-3 would have to shard too: "
+                    "algorithm.kl_coefficient needs the starting model beside the policy, which ZeRO-3 would have to shard: "
                     "use ZeRO-2, or set algorithm.kl_coefficient=0"
                 )
             frozen = load_model(config.model).to(ranks.device).requires_grad_(False).eval()
@@ -232,8 +232,8 @@ class Policy:
             self.head.backward(loss)
 
     def gradient_steps(self, rollouts: Sequence[Rollout]) -> Iterator[MicroBatch]:
-        """This rank's micro-batches of one optimizer step over `rollouts`; ranks exchange gradients on the last one only (ZeRO-2
-        and -3 on each)."""
+        """This rank's micro-batches of one optimizer step over `rollouts`; ranks exchange gradients on the last one only
+        (ZeRO-2 and -3 on each)."""
         self.head.train()
         batches = list(self.micro_batches(rollouts))
         for i, batch in enumerate(batches):

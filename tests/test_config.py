@@ -48,7 +48,8 @@ def test_what_is_saved_reads_back_to_the_same_config(tmp_path):
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ("--run.steps=7", 7), ("--optimizer.lr=3e-4", 3e-4), ("--eval.top_p=1", 1.0), ("--data.test=12", "12"), ("--data.answer_column=", ""),
+        ("--run.steps=7", 7), ("--optimizer.lr=3e-4", 3e-4), ("--eval.top_p=1", 1.0), ("--data.test=12", "12"),
+        ("--data.answer_column=", ""),
                             ("--model.revision=null", None), ("--model.revision=1e5", "1e5"), ("--data.chat=false", False),
         ("--optimizer.betas=[0.8, 0.9]", [0.8, 0.9]), ("--data.system=a: b: c", "a: b: c"),
     ],

@@ -113,7 +113,8 @@ def build_engine(config: Any, policy: Any, tokenizer: Any, longest_prompt: int) 
 
     if policy.ranks.zero == 3:
         raise ConfigError(
-            "rollout.engine=transformers cannot sample from weights that ZeRO-3 has sharded: set rollout.engine=vllm, or use ZeRO-2"
+            "rollout.engine=transformers cannot sample from weights that ZeRO-3 has sharded: set rollout.engine=vllm or "
+            "use ZeRO-2"
         )
     engine = TransformersEngine(policy.model, ends, 0, policy.vocabulary, config.rollout.max_sequences, policy.autocast)
     engine.sync(policy)

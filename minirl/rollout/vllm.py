@@ -1,7 +1,8 @@
 """The engine for real runs: vLLM inside this process, one engine a rank (or a group of ranks with tensor parallelism).
 
-Promises: token ids in and out; every sampling field is set here and none comes from the model's generation_config; log-probs are
-of the distribution really sampled from; ids beyond the tokenizer are never sampled; after `sync` nothing of older weights is left.
+Promises: token ids in and out; every sampling field is set here and none comes from the model's generation_config; log-probs
+are of the distribution really sampled from; ids beyond the tokenizer are never sampled; after `sync` nothing of older weights
+is left.
 Everything that depends on vLLM's version is in this file. Known to work: vLLM 0.26 (torch 2.11) and 0.32 (torch 2.13).
 """
 

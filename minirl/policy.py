@@ -252,8 +252,11 @@ class Policy:
         if self.ranks.zero is None:
             norm = float(torch.nn.utils.clip_grad_norm_(self.head.parameters(), self.config.optimizer.max_grad_norm))
         else:
+            plain = [p.grad for p in self.head.parameters() if p.grad is not None] if self.ranks.zero == 0 else []
+            norm = float(torch.nn.utils.get_total_norm(plain))  # ZeRO-0 in float32 clips without telling the norm
             self.head.step()
-            norm = float(self.head.get_global_grad_norm())
+            if self.ranks.zero:
+                norm = float(self.head.get_global_grad_norm())
         if not np.isfinite(norm):
             raise FloatingPointError(f"the gradient norm is {norm} at optimizer step {self.version + 1}: lower optimizer.lr")
         if self.ranks.zero is None:

@@ -1,0 +1,63 @@
+"""Run under torchrun by tests/test_zero.py: the same two optimizer steps plain or DDP and under each ZeRO stage, in one process.
+
+    torchrun --nproc_per_node N equivalence.py OUT STAGE [STAGE ...]        STAGE: plain, 0, 1, 2, 3
+"""
+
+import os
+import sys
+
+import numpy as np
+import torch
+from accelerate.state import AcceleratorState
+
+from minirl import tiny
+from minirl.config import load
+from minirl.distributed import Ranks
+from minirl.loss import token_weights
+from minirl.policy import Policy
+from minirl.rollout import Rollout, Sample
+from minirl.verify import Verdict
+
+
+def rollouts() -> list[Rollout]:
+    """Nine ragged ones: not a multiple of the ranks, long and short."""
+    rng = np.random.default_rng(7)
+    made = []
+    for number, (prompt, response) in enumerate([(9, 7), (4, 12), (1, 1), (9, 3), (5, 5), (2, 9), (8, 8), (3, 2), (6, 4)]):
+        sample = Sample(rng.integers(0, 22, response, dtype=np.int32), np.zeros(response, np.float32), "stop")
+        made.append(Rollout(number, rng.integers(0, 22, prompt).tolist(), sample, 0, "", Verdict("wrong"), 0.0))
+    return made
+
+
+def run(stage: str, folder: str) -> dict:
+    os.environ["ACCELERATE_USE_DEEPSPEED"] = str(stage != "plain").lower()
+    if stage != "plain":
+        os.environ["ACCELERATE_DEEPSPEED_ZERO_STAGE"] = stage
+        os.environ["ACCELERATE_DEEPSPEED_ZERO3_INIT"] = str(stage == "3").lower()
+    AcceleratorState._reset_state(True)
+    ranks = Ranks()
+    policy = Policy(load(["--optimizer.micro_batch_tokens=40"]), ranks, len(tiny.tokenizer()))
+    batch = rollouts()
+    norms = []
+    # the second step has one rollout only: with two ranks one of them has no work
+    for part in (batch, batch[:1], batch):
+        weights = token_weights([r.length for r in part], "token-mean")
+        for micro in policy.gradient_steps(part):
+            logps, _ = policy.log_probs(micro)
+            policy.accumulate(-(micro.flat([weights[i] * (i + 1) for i in micro.indices]) * logps).sum())
+        norms.append(policy.step(1e-3))
+    policy.score(batch, old=True)
+    policy.export(os.path.join(folder, f"export-{stage}") if ranks.main else None, tiny.tokenizer())  # type: ignore[arg-type]
+    policy.score(batch, old=True)  # a forward pass after gathering, and gathering after a forward pass, must both work
+    whole = {name: tensor.clone() for bucket in policy.weights(20_000) for name, tensor in bucket}
+    return {"norms": norms, "weights": whole, "logps": [torch.from_numpy(r.old_log_probs) for r in batch]}
+
+
+if __name__ == "__main__":
+    out, *stages = sys.argv[1:]
+    results = {stage: run(stage, out) for stage in stages}
+    if int(os.environ["RANK"]) == 0:
+        torch.save(results, os.path.join(out, f"results-{os.environ['WORLD_SIZE']}.pt"))
+    torch.distributed.barrier()
+    sys.stdout.flush()
+    os._exit(0)

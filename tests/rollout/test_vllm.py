@@ -1,0 +1,165 @@
+"""The vLLM engine on a CPU: the same distribution as the trainer's, new weights after every push, and a guard that fires."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from minirl import tiny
+from minirl.config import load
+from minirl.distributed import Ranks
+from minirl.policy import Policy, make_micro_batch
+from minirl.rollout import Rollout, Sampling, build_engine
+from minirl.verify import Verdict
+from tests.conftest import ROOT
+
+pytest.importorskip("vllm", reason="needs vLLM, or its build for CPUs")
+
+TOK = tiny.tokenizer()
+PROMPTS = [TOK(text)["input_ids"] for text in ("<user>123*4=<assistant>", "<user>999*9=<assistant>", "7*")]
+SAMPLING = Sampling(6, 1.0, 10)
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return Policy(load(["--rollout.engine=vllm"]), Ranks(), len(TOK))
+
+
+@pytest.fixture(scope="module")
+def engine(policy):
+    return build_engine(policy.config, policy, TOK, longest_prompt=16)
+
+
+def collect(engine, sampling=SAMPLING, seeds=(1, 2, 3)):
+    groups = dict(engine.generate(PROMPTS, sampling, seeds))
+    assert sorted(groups) == [0, 1, 2]
+    return [groups[i] for i in range(3)]
+
+
+def gap(policy, groups):
+    """Largest |sampler - trainer| log-prob over all tokens."""
+    rollouts = [Rollout(0, p, s, 0, "", Verdict("wrong"), 0.0) for p, g in zip(PROMPTS, groups, strict=True) for s in g]
+    batch = make_micro_batch(rollouts, list(range(len(rollouts))))
+    with torch.no_grad():
+        logps, _ = policy.log_probs(batch)
+    return (logps - batch.flat([r.sample.log_probs for r in rollouts])).abs().max().item()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_log_probs_are_those_of_the_trainer(policy, engine, temperature):
+    policy.head.temperature = temperature
+    assert gap(policy, collect(engine, Sampling(6, temperature, 10))) < 1e-4
+    policy.head.temperature = 1.0
+
+
+def test_new_weights_reach_the_engine_and_a_push_that_is_withheld_shows(policy, engine):
+    before = collect(engine)
+    with torch.no_grad():
+        for parameter in policy.model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    assert gap(policy, collect(engine)) > 1e-2, "the guard sees weights that were not pushed"
+    policy.version += 1
+    engine.sync(policy)
+    after = collect(engine)
+    assert engine.version == policy.version
+    assert gap(policy, after) < 1e-4, "also for prompts whose keys and values were cached with the old weights"
+    assert [s.ids.tolist() for g in before for s in g] != [s.ids.tolist() for g in after for s in g]
+
+
+def test_a_truncated_push_and_a_wrong_temperature_show(policy, engine):
+    assert gap(policy, collect(engine, Sampling(6, 0.7, 10))) > 1e-2
+    name, parameter = max(policy.model.named_parameters(), key=lambda item: item[1].numel())
+    half = parameter.detach().clone()
+    half[: len(half) // 2] = 0
+    engine.model.load_weights(iter([(name, half)]))
+    engine.llm.reset_prefix_cache()
+    assert gap(policy, collect(engine)) > 1e-2
+    engine.sync(policy)
+    assert gap(policy, collect(engine)) < 1e-4
+
+
+def test_seeds_decide_and_samples_differ(engine):
+    first, again, other = collect(engine), collect(engine), collect(engine, seeds=(7, 8, 9))
+    ids = [[s.ids.tolist() for s in g] for g in first]
+    assert ids == [[s.ids.tolist() for s in g] for g in again]
+    assert ids != [[s.ids.tolist() for s in g] for g in other]
+    assert len({tuple(i) for i in ids[2]}) > 1
+
+
+def test_responses_keep_their_stop_token_and_say_why_they_ended(engine):
+    for sample in (s for g in collect(engine, Sampling(16, 1.0, 8)) for s in g):
+        assert len(sample.ids) == len(sample.log_probs) <= 8
+        assert (sample.finish == "stop") == (sample.ids[-1] == TOK.eos_token_id)
+        assert sample.ids.dtype == np.int32
+
+
+def test_every_sampling_field_is_ours(engine):
+    params = engine.parameters(Sampling(3, 0.7, 9, top_p=0.8, top_k=20), 5)
+    assert (params.n, params.temperature, params.top_p, params.top_k, params.max_tokens, params.seed) == (3, 0.7, 0.8, 20, 9, 5)
+    assert (params.min_p, params.repetition_penalty, params.presence_penalty, params.frequency_penalty) == (0, 1, 0, 0)
+    assert not params.detokenize
+
+
+def test_ids_beyond_the_tokenizer_have_no_probability(policy, engine):
+    hidden = torch.randn(4, policy.model.config.hidden_size)
+    narrow = engine.model.compute_logits(hidden)
+    assert torch.isfinite(narrow[:, : policy.vocabulary]).all()
+    assert (narrow[:, policy.vocabulary :] == -torch.inf).all()
+
+
+# ---- whole runs ------------------------------------------------------------------------------------------------------------
+
+RUN = [
+    "--rollout.engine=vllm", "--run.steps=3", "--rollout.prompts=4", "--algorithm.mini_batch_prompts=2", "--eval.problems=8",
+    "--eval.samples=4", "--eval.k=2", "--optimizer.warmup_steps=0", "--optimizer.lr=1e-3", "--rollout.gap_stop=1e-4",
+]  # fmt: skip
+
+
+def launch(folder, *arguments, launcher=(sys.executable,), expect=0):
+    done = subprocess.run(
+        [*map(str, launcher), str(ROOT / "train.py"), *RUN, "--run-dir", str(folder), *arguments],
+        capture_output=True, text=True, timeout=230, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False,
+    )  # fmt: skip
+    assert done.returncode == expect, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout + done.stderr
+
+
+def rows(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_three_steps_with_zero_3_over_two_ranks_are_those_of_one_plain_process(tmp_path):
+    launch(tmp_path / "plain")
+    accelerate = (Path(sys.executable).parent / "accelerate", "launch", "--num_processes", "2", "--main_process_port", "29651",
+                  "--config_file", ROOT / "configs" / "accelerate" / "zero3.yaml")  # fmt: skip
+    launch(tmp_path / "zero3", launcher=accelerate)
+    one, two = rows(tmp_path / "plain"), rows(tmp_path / "zero3")
+    assert len(one) == len(two) == 3
+    for a, b in zip(one, two, strict=True):
+        for key in (k for k in a if not k.startswith(("time/", "speed/", "policy/gap"))):
+            assert a[key] == pytest.approx(b[key], rel=1e-3, abs=1e-4), key
+        assert max(a["policy/gap_max"], b["policy/gap_max"]) < 1e-4
+    assert (tmp_path / "zero3" / "summary.json").exists()
+
+
+def test_the_guard_ends_a_run_whose_sampler_is_another_policy(tmp_path):
+    program = tmp_path / "withheld.py"
+    program.write_text(
+        "import sys; sys.argv[0] = 'train.py'\n"
+        "import train; from minirl.config import load; from minirl.rollout.vllm import VllmEngine\n"
+        "first = VllmEngine.sync\n"
+        "def once(self, policy):\n"
+        "    if policy.version == 0: first(self, policy)\n"
+        "VllmEngine.sync = once\n"
+        f"sys.exit(train.main(load({[*RUN, '--optimizer.lr=3e-2', '--run-dir', str(tmp_path / 'out')]!r})))\n"
+    )
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=120, cwd=ROOT, check=False,
+                          env=os.environ | {"PYTHONPATH": str(ROOT)})  # fmt: skip
+    assert done.returncode == 1, done.stderr[-2000:]
+    assert "the engine holds other weights" in done.stderr
+    assert len(rows(tmp_path / "out")) == 2, "the first step is fine, the second is caught"

@@ -1,0 +1,64 @@
+"""DeepSpeed ZeRO against plain and DDP, on CPU ranks: same gradients, same weights, same export."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.conftest import ROOT
+
+pytest.importorskip("deepspeed", reason="needs DeepSpeed")
+
+STAGES = ("plain", "0", "1", "2", "3")
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def results(request, tmp_path_factory):
+    """(folder, {stage: what tests/equivalence.py measured}, number of ranks)"""
+    folder = tmp_path_factory.mktemp("zero")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(request.param), "--master_port", "29641"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [*command, str(ROOT / "tests" / "equivalence.py"), str(folder), *STAGES],
+        capture_output=True, text=True, timeout=230, env=environment, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    return folder, torch.load(folder / f"results-{request.param}.pt"), request.param
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    """One plain process."""
+    folder = tmp_path_factory.mktemp("plain")
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "1", "--master_port", "29643"]
+    subprocess.run([*command, str(ROOT / "tests" / "equivalence.py"), str(folder), "plain"], check=True, timeout=120,
+                   env=environment, capture_output=True)  # fmt: skip
+    return torch.load(folder / "results-1.pt")["plain"]
+
+
+def test_every_stage_gives_the_gradients_and_weights_of_one_plain_process(results, reference):
+    _, stages, _ = results
+    assert set(stages) == set(STAGES)
+    for stage, result in stages.items():
+        assert result["norms"] == pytest.approx(reference["norms"], rel=5e-5), stage
+        assert result["weights"].keys() == reference["weights"].keys()
+        for name, tensor in result["weights"].items():
+            # AdamW at 1e-3 moves a weight by up to 1e-3 a step and magnifies rounding where a gradient is tiny
+            assert torch.allclose(tensor, reference["weights"][name], atol=2e-4), (stage, name)
+        for a, b in zip(result["logps"], reference["logps"], strict=True):
+            assert torch.allclose(a, b, atol=1e-3), stage
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_export_of_every_stage_is_a_folder_that_loads_with_the_trained_weights(results, stage):
+    folder, stages, _ = results
+    model = AutoModelForCausalLM.from_pretrained(folder / f"export-{stage}")
+    loaded = dict(model.named_parameters())
+    assert loaded.keys() == stages[stage]["weights"].keys()
+    for name, tensor in stages[stage]["weights"].items():
+        assert tensor.shape == loaded[name].shape, "not sharded, not empty"
+        assert torch.equal(tensor, loaded[name].detach()), name

@@ -29,7 +29,7 @@ from minirl.data import Order, Prompt, encode_prompts, load_problems, unreadable
 from minirl.distributed import Ranks, is_main_process
 from minirl.evaluate import evaluate
 from minirl.metrics import UpdateStats, batch_metrics
-from minirl.policy import Policy, check_context, learning_rate, load_tokenizer
+from minirl.policy import Policy, check_context, learning_rate, load_tokenizer, model_plan
 from minirl.report import Reporter, make_run_folder, say
 from minirl.rollout import Rollout, Sampling, build_engine
 from minirl.rollout.sampler import Sampler, as_group
@@ -56,6 +56,11 @@ def train(config: Config) -> None:
     test = encode_prompts(test_problems, tokenizer, config.data, notes, "held-out")
     longest = max(len(p.ids) for p in (*prompts, *test))
     check_context(config, longest)
+    sizes = (len(prompts), len(test))
+    if config.dry_run:
+        for line in (*notes, *configuration.plan(config, *sizes, config.plan.gpus), *model_plan(config)):
+            say(line)
+        return
     folder = make_run_folder(config) if is_main_process() else None
     v = config.verifier
     with VerifierPool(*v.pool(), v.workers, v.timeout) as pool:
@@ -67,7 +72,7 @@ def train(config: Config) -> None:
         order = Order(len(prompts), config.run.seed)
         reporter = Reporter(folder, config.run.steps)
         if ranks.main:
-            for line in (*notes, *configuration.plan(config, len(prompts), len(test), ranks.size), f"run folder {folder}"):
+            for line in (*notes, *configuration.plan(config, *sizes, ranks.size), f"run folder {folder}"):
                 say(line)
             say(f"first prompt, as the model sees it: {prompts[0].text!r}")
             if v.name == "code":
@@ -77,6 +82,8 @@ def train(config: Config) -> None:
         reporter.evaluation(0, before)
         surplus: Groups = []
         for step in range(1, config.run.steps + 1):
+            if config.run.epochs is not None and order.position >= config.run.epochs * len(prompts):
+                break
             begin = time.perf_counter()
             sampler.take_seconds()  # those of an evaluation are not this step's
             # 1. Sample and verify, until the batch is full of groups that can teach something.
@@ -106,7 +113,7 @@ def train(config: Config) -> None:
                 during = test[: config.eval.during_problems]
                 reporter.evaluation(step, evaluate(sampler, during, config.eval))
         after = evaluate(sampler, test[: config.eval.problems], config.eval)
-        reporter.evaluation(config.run.steps, after)
+        reporter.evaluation(len(reporter.history), after)
     policy.export(folder / "model" if folder else None, tokenizer)
     reporter.finish(config, before, after, time.perf_counter() - start)
     ranks.close()

@@ -57,10 +57,12 @@ class DataConfig:
     train_split: str = option("train", "split of a Hub data set to train on")
     test_split: str = option("test", "split of a Hub data set to evaluate on")
     test_size: int = option(128, "problems held out of train when test is empty", minimum=1)
-    prompt_column: str = option("problem", "column with the problem's text")
+    prompt_column: str = option("problem", "column with the problem's text, or a list of messages; a.b is key b of column a")
     answer_column: str = option("answer", "column with the gold answer; empty for data that only facts decide (code)")
     answer_pattern: str | None = option(None, "regular expression; its first group is the gold answer inside the answer column")
-    fact_columns: list[str] = items([], "further columns that the verifier needs, such as tests or entry_point")
+    fact_columns: list[str] = items(
+        [], "further columns that the verifier needs, such as tests or entry_point; name=column renames"
+    )
     template: str = option("{problem}", "the user's message; {problem} is replaced by the problem's text")
     system: str | None = option(None, "system message before it")
     chat: bool = option(True, "wrap the message in the tokenizer's chat template")
@@ -195,7 +197,15 @@ class RunConfig:
     dir: str | None = option(None, "run folder, which must not exist; --run-dir DIR is the same")
     seed: int = option(0, "the one seed that every random choice flows from", minimum=0)
     steps: int = option(250, "rollout batches", minimum=1)
+    epochs: float | None = option(None, "end earlier, after so many passes over the data", minimum=0)
     save_rollouts: int = option(2, "groups of each step written to rollouts/ for reading", minimum=0)
+
+
+@dataclass
+class PlanConfig:
+    gpus: int = option(8, "--dry-run: ranks of the run", minimum=1)
+    gpu_gib: float = option(141.0, "--dry-run: memory of a GPU", minimum=1)
+    zero: int | None = option(3, "--dry-run: ZeRO stage; null is DDP", minimum=0)
 
 
 # One sub-section a registered estimator, made of its `option` fields.
@@ -216,6 +226,8 @@ class Config:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     run: RunConfig = field(default_factory=RunConfig)
+    plan: PlanConfig = field(default_factory=PlanConfig)
+    dry_run: bool = False
 
     def build_strategy(self) -> advantages.Strategy:
         """The advantage estimator that `algorithm.estimator` names, with the options of `strategy`."""
@@ -226,7 +238,7 @@ class Config:
 
 
 def load(argv: list[str]) -> Config:
-    """The config that `[CONFIG.yaml] [--section.key=value ...] [--run-dir DIR]` describes, resolved and checked."""
+    """The config that `[CONFIG.yaml] [--section.key=value ...] [--run-dir DIR] [--dry-run]` describes, resolved and checked."""
     tree: dict[str, Any] = {}
     arguments = list(argv)
     if arguments and not arguments[0].startswith("--"):
@@ -234,7 +246,13 @@ def load(argv: list[str]) -> Config:
     while arguments:
         argument = arguments.pop(0)
         if not argument.startswith("--"):
+            if tree.get("dry_run") and argument.endswith((".yaml", ".yml")):
+                tree = read_yaml(Path(argument)) | {"dry_run": True}
+                continue
             raise ConfigError(f"unexpected argument {argument!r}: options are written --section.key=value")
+        if argument == "--dry-run":
+            tree["dry_run"] = True
+            continue
         key, equals, value = argument[2:].partition("=")
         if not equals:
             if not arguments:
@@ -289,7 +307,8 @@ def fill(cls: Any, tree: Any, path: str) -> Any:
     if not isinstance(tree, dict):
         raise ConfigError(f"{path.rstrip('.')} is a section with keys of its own, not {tree!r}")
     hints = typing.get_type_hints(cls)
-    known = {f.name: f for f in fields(cls) if f.name != "base"}
+    known = {f.name: f for f in fields(cls) if f.name not in ("base", "dry_run")}
+    dry_run = {"dry_run": tree.pop("dry_run")} if cls is Config and "dry_run" in tree else {}
     values = {}
     for key, value in tree.items():
         if key not in known:
@@ -299,7 +318,7 @@ def fill(cls: Any, tree: Any, path: str) -> Any:
             kind = StrategyConfig
         values[key] = fill(kind, value, f"{path}{key}.") if is_dataclass(kind) else coerce(value, kind, f"{path}{key}")
     try:
-        return cls(**values)
+        return cls(**values, **dry_run)
     except ValueError as error:  # a strategy's own check
         raise ConfigError(str(error)) from None
 
@@ -470,9 +489,10 @@ def as_tree(config: Config) -> dict[str, Any]:
 def help_text() -> str:
     """Every option with its default and meaning."""
     lines = [
-        "usage: train.py [CONFIG.yaml] [--section.key=value ...] [--run-dir DIR]",
+        "usage: train.py [CONFIG.yaml] [--section.key=value ...] [--run-dir DIR] [--dry-run]",
         "",
-        "With no argument it trains the embedded model on the embedded task. Options, with their defaults:",
+        "With no argument it trains the embedded model on the embedded task. --dry-run loads no weights and prints the plan:",
+        "sizes, steps, memory. Options, with their defaults:",
     ]
     section = ""
     for key, default, about in every_option():

@@ -117,7 +117,8 @@ def rows_to_problems(rows: list[dict[str, Any]], config: DataConfig, source: str
     """Problems of data rows, by the config's column mapping."""
     if not rows:
         raise ConfigError(f"{source} has no rows")
-    columns = [config.prompt_column, *([config.answer_column] if config.answer_column else []), *config.fact_columns]
+    facts_of = {column.split("=")[0]: column.split("=")[-1] for column in config.fact_columns}
+    columns = [config.prompt_column, *([config.answer_column] if config.answer_column else []), *facts_of.values()]
     try:
         pattern = re.compile(config.answer_pattern) if config.answer_pattern else None
     except re.error as error:
@@ -125,20 +126,36 @@ def rows_to_problems(rows: list[dict[str, Any]], config: DataConfig, source: str
     problems = []
     for number, row in enumerate(rows, 1):
         for column in columns:
-            if row.get(column) is None:
+            if cell(row, column) is None:
                 raise ConfigError(
                     f"{source}, row {number} has no column {column!r} (it has {', '.join(map(str, row))}): set "
                     "data.prompt_column, data.answer_column or data.fact_columns"
                 )
-        answer = str(row[config.answer_column]) if config.answer_column else ""
+        answer = str(cell(row, config.answer_column)) if config.answer_column else ""
         if pattern:
             found = pattern.search(answer)
             if not found or not found.groups():
                 raise ConfigError(f"{source}, row {number}: data.answer_pattern finds no group in the answer {answer[-80:]!r}")
             answer = found.group(1)
-        facts = {column: row[column] for column in config.fact_columns}
-        problems.append(Problem(str(row.get("id", number)), str(row[config.prompt_column]), answer.strip(), facts))
+        facts = {name: cell(row, column) for name, column in facts_of.items()}
+        prompt = said(cell(row, config.prompt_column))
+        problems.append(Problem(str(row.get("id", number)), prompt, answer.strip(), facts))
     return problems
+
+
+def cell(row: dict[str, Any], column: str) -> Any:
+    """A column's value; "a.b" is key b of column a. None when it is not there."""
+    value: Any = row
+    for key in column.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return row.get(column, value)
+
+
+def said(prompt: Any) -> str:
+    """The text of a prompt: itself, or the last user message of a list of messages (verl's format)."""
+    if isinstance(prompt, list):
+        return next((str(m["content"]) for m in reversed(prompt) if m.get("role") == "user"), "")
+    return str(prompt)
 
 
 def distinct(problems: list[Problem], notes: list[str]) -> list[Problem]:

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
+from minirl import plan
 from minirl.config import EMBEDDED, Config, ConfigError, ModelConfig, OptimizerConfig
 from minirl.distributed import Ranks
 from minirl.loss import log_probs_and_entropy
@@ -66,6 +67,11 @@ def check_context(config: Config, longest_prompt: int) -> None:
             f"prompts of up to {longest_prompt} tokens and responses of {response} exceed the model's {limit} positions: lower "
             "data.max_prompt_tokens or rollout.max_response_tokens (and eval.max_response_tokens)"
         )
+
+
+def model_plan(config: Config) -> list[str]:
+    """Size and memory of the model, for people, from its config alone."""
+    return plan.report(config, plan.measure(load(AutoConfig, config.model)))
 
 
 def load_model(config: ModelConfig) -> Any:
@@ -177,12 +183,12 @@ class Policy:
             self.head, self.optimizer = ranks.accelerator.prepare(head, optimizer)
         self.reference: LogProbHead | None = None
         if config.algorithm.kl_coefficient > 0:
-            if ranks.zero == 3:
-                raise ConfigError(
-                    "algorithm.kl_coefficient needs the starting model beside the policy, which ZeRO-3 would have to shard: "
-                    "use ZeRO-2, or set algorithm.kl_coefficient=0"
-                )
-            frozen = load_model(config.model).to(ranks.device).requires_grad_(False).eval()
+            # Whole on every rank, in the compute precision: it takes no part in the training that ZeRO shards.
+            plugin = ranks.accelerator.state.deepspeed_plugin
+            with contextlib.nullcontext() if plugin is None else plugin.zero3_init_context_manager(enable=False):
+                frozen = load_model(config.model)
+            dtype = torch.bfloat16 if ranks.zero is not None and config.model.dtype == "bfloat16" else torch.float32
+            frozen = frozen.to(ranks.device, dtype).requires_grad_(False).eval()
             self.reference = LogProbHead(frozen, config.rollout.temperature, vocabulary, False)
 
     def micro_batches(self, rollouts: Sequence[Rollout]) -> Iterator[MicroBatch]:

@@ -86,19 +86,20 @@ class Reporter:
         if self.folder is None:
             return
         summary = {
-            "estimator": config.algorithm.estimator, "seed": config.run.seed, "steps": self.steps, "seconds": round(seconds, 1),
+            "estimator": config.algorithm.estimator, "seed": config.run.seed, "steps": len(self.history),
+            "seconds": round(seconds, 1),
             "before": before, "after": after,
         }  # fmt: skip
         table = before_after(before, after)
         draw_curves(self.history, self.evaluations, config.algorithm.estimator, self.folder / "curves.png")
         (self.folder / "report.md").write_text(
-            f"# {config.algorithm.estimator}, seed {config.run.seed}\n\n{self.steps} steps in {seconds:.0f} s; model "
-            f"`{config.model.path}`, task `{config.data.task}`.\n\n{table}\n\n![curves](curves.png)\n",
+            f"# {config.algorithm.estimator}, seed {config.run.seed}\n\n{len(self.history)} steps in {seconds:.0f} s; "
+            f"model `{config.model.path}`, task `{config.data.task}`.\n\n{table}\n\n![curves](curves.png)\n",
             encoding="utf-8",
         )
         # Last: a run folder with a summary is a run that finished.
         (self.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-        say(f"\n{table}\n\n{self.steps} steps in {seconds:.0f} s; report, curves and model are in {self.folder}")
+        say(f"\n{table}\n\n{len(self.history)} steps in {seconds:.0f} s; report, curves and model are in {self.folder}")
 
 
 def console_line(step: int, steps: int, m: dict[str, float]) -> str:

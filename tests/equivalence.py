@@ -1,6 +1,6 @@
-"""Run under torchrun by tests/test_zero.py: the same two optimizer steps plain or DDP and under each ZeRO stage, in one process.
+"""Run under torchrun by tests/test_zero.py: the same optimizer steps plain or DDP and under each ZeRO stage.
 
-    torchrun --nproc_per_node N equivalence.py OUT STAGE [STAGE ...]        STAGE: plain, 0, 1, 2, 3
+torchrun --nproc_per_node N equivalence.py OUT STAGE [STAGE ...]        STAGE: plain, 0, 1, 2, 3
 """
 
 import os

@@ -175,3 +175,21 @@ def test_seeds_and_epochs_give_other_orders():
     assert Order(50, 0).draw(50) != Order(50, 1).draw(50)
     order = Order(50, 0)
     assert [i for _, i in order.draw(50)] != [i for _, i in order.draw(50)]
+
+
+def test_verl_rows_with_messages_and_nested_columns(tmp_path):
+    row = {
+        "prompt": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "Write f."}],
+        "reward_model": {"style": "rule", "ground_truth": '{"functional": "assert f() == 1"}'},
+    }
+    rows = [row, {**row, "prompt": [{"role": "user", "content": "Write g."}]}]
+    config = dataset(
+        write(tmp_path / "a.jsonl", rows), prompt_column="prompt", answer_column="",
+        fact_columns=["tests=reward_model.ground_truth"], test_size=1,
+    )  # fmt: skip
+    train, test, _ = load_problems(config)
+    assert {p.prompt for p in train + test} == {"Write f.", "Write g."}
+    assert train[0].facts == {"tests": '{"functional": "assert f() == 1"}'}
+    from minirl.verify.code import parse_tests
+
+    assert parse_tests(train[0]).script == "assert f() == 1"

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -336,3 +337,49 @@ def test_a_reward_that_fails_leaves_its_response_out_and_is_counted(tmp_path):
     failed = [r for r in saved if r["status"] == "error"]
     assert failed
     assert all(r["advantage"] == 0 and "odd" in r["detail"] for r in failed)
+
+
+def test_a_dry_run_prints_the_plan_and_makes_nothing(tmp_path):
+    printed = run("--dry-run", ROOT / "configs" / "tiny.yaml", "--run-dir", tmp_path / "out", "--plan.gpus=2")
+    for text in ("0.000B parameters, 3 layers of 64", "2 GPUs of 141 GiB with ZeRO-3", "one step 32 prompts x 10 samples"):
+        assert text in printed
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_nodes_of_one_rank_each_give_the_curve_of_one_process(tmp_path):
+    steps = [*SMALL, "--run.steps=2"]
+    run(*steps, "--run-dir", tmp_path / "one")
+    command = [str(SCRIPTS / "accelerate"), "launch", "--multi_gpu", "--num_machines", "2", "--num_processes", "2",
+               "--main_process_ip", "127.0.0.1", "--main_process_port", "29661"]  # fmt: skip
+    script = [str(ROOT / "train.py"), *steps, "--run-dir", str(tmp_path / "two")]
+    nodes = [
+        subprocess.Popen([*command, "--machine_rank", str(k), *script], cwd=ROOT, text=True,
+                         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        for k in (0, 1)
+    ]  # fmt: skip
+    for node in nodes:
+        _, error = node.communicate(timeout=150)
+        assert node.returncode == 0, error[-3000:]
+    for a, b in zip(metrics(tmp_path / "one"), metrics(tmp_path / "two"), strict=True):
+        assert same(a, b, 2e-4)
+
+
+def test_a_rank_that_dies_ends_the_others_with_its_reason(tmp_path):
+    program = tmp_path / "dying.py"
+    program.write_text(
+        "import os, sys\nimport train\nfrom minirl.config import load\nfirst = train.update\n"
+        "def update(*a):\n"
+        "    if os.environ['RANK'] == '1':\n        raise RuntimeError('the second rank lost its GPU')\n"
+        "    return first(*a)\n"
+        "train.update = update\n"
+        f"sys.exit(train.main(load({[*SMALL, '--run-dir', str(tmp_path / 'out')]!r})))\n"
+    )
+    begin = time.monotonic()
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29671", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, check=False,
+                          env=os.environ | {"PYTHONPATH": str(ROOT)})  # fmt: skip
+    assert done.returncode != 0
+    assert time.monotonic() - begin < 90, "a minute after a start of half a minute on a busy machine"
+    assert "the second rank lost its GPU" in done.stderr
+    left = subprocess.run(["pgrep", "-f", str(program)], capture_output=True, text=True, check=False).stdout
+    assert left == ""

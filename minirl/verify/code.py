@@ -124,6 +124,8 @@ def parse_tests(problem: Problem) -> Tests:
             tests = json.loads(tests)
     if isinstance(tests, str) and tests.strip():
         return Tests("script", entry_point, script=tests)
+    if isinstance(tests, dict) and isinstance(tests.get("functional"), str):  # Code-R1's name for a script
+        return Tests("script", entry_point, script=tests["functional"])
     if isinstance(tests, dict):
         entry_point = tests.get("fn_name") or tests.get("entry_point") or entry_point
         inputs, outputs = tests.get("inputs"), tests.get("outputs", tests.get("expected"))

@@ -1,0 +1,116 @@
+"""What a run will need, from its config and the model's config alone: `train.py --dry-run`. Pure arithmetic, no weights.
+
+Memory is in GiB a GPU. Weights, optimizer and gradients are exact counts; activations and logits are estimates of the right
+size, not bounds. Constants: bfloat16 2 bytes, float32 4; AdamW two float32 moments (Rajbhandari et al. 2020, "ZeRO").
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from minirl.config import Config
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Model:
+    """The sizes that matter, read off a transformers config. parameters: all of them, tied ones once."""
+
+    parameters: int
+    layers: int
+    hidden: int
+    vocabulary: int
+    kv_heads: int
+    head_dim: int
+
+
+def measure(config: Any) -> Model:
+    """The sizes of the model that a transformers config describes, by building it without memory."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    heads = config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    parameters = sum(p.numel() for p in model.parameters())
+    return Model(parameters, config.num_hidden_layers, config.hidden_size, config.vocab_size, kv_heads, head_dim)
+
+
+def memory(config: Config, model: Model, longest: int) -> dict[str, float]:
+    """GiB a GPU by part; longest: tokens of the longest prompt and response. "engine" is what vLLM takes while it samples.
+
+    ZeRO shards the optimizer and master weights from stage 1, gradients from 2, weights from 3.
+    """
+    p, n, z, gpus = config.plan, model.parameters, config.plan.zero, config.plan.gpus
+    half = config.model.dtype == "bfloat16"
+    compute = 2 if half and z is not None else 4
+    tokens = max(config.optimizer.micro_batch_tokens, longest)
+
+    def shard(stage: int) -> int:
+        return gpus if z is not None and z >= stage else 1
+
+    # One saved hidden state a layer when recomputing, else about 17 of them (attention and MLP intermediates).
+    kept = 1 if config.model.gradient_checkpointing else 17
+    activations = tokens * model.hidden * (2 if half else 4) * (model.layers * kept + 17)
+    logits = 3 * 4 * min(tokens * model.vocabulary, 2**26)
+    parts = {
+        "weights": n * compute / shard(3),
+        "master weights": n * 4 / shard(1) if compute == 2 else 0,
+        "optimizer": n * 8 / shard(1),
+        "gradients": n * compute / shard(2),
+        "reference": n * (2 if half else 4) if config.algorithm.kl_coefficient > 0 else 0,
+        "activations": activations,
+        "logits": logits,
+    }
+    result = {name: value / GIB for name, value in parts.items()}
+    v = config.rollout.vllm
+    if config.rollout.engine == "vllm":
+        result["engine"] = v.gpu_memory_utilization * p.gpu_gib
+        result["engine weights"] = n * (2 if half else 4) / v.tensor_parallel / GIB
+        result["KV cache"] = result["engine"] - result["engine weights"]
+    return result
+
+
+def kv_tokens(parts: dict[str, float], config: Config, model: Model) -> int:
+    """Tokens that the engine's KV cache holds."""
+    a_token = 2 * model.layers * model.kv_heads * model.head_dim * (2 if config.model.dtype == "bfloat16" else 4)
+    return int(parts["KV cache"] * GIB * config.rollout.vllm.tensor_parallel / a_token)
+
+
+def report(config: Config, model: Model) -> list[str]:
+    """Lines for people, with a warning where it cannot fit."""
+    longest = config.data.max_prompt_tokens + config.rollout.max_response_tokens
+    parts = memory(config, model, longest)
+    p = config.plan
+    states = sum(parts[k] for k in ("weights", "master weights", "optimizer", "gradients", "reference"))
+    training = states + parts["activations"] + parts["logits"]
+    engine = parts.get("engine", 0.0)
+    zero = "no ZeRO" if p.zero is None else f"ZeRO-{p.zero}"
+    shown = ", ".join(f"{name} {value:.1f}" for name, value in parts.items() if value)
+    lines = [
+        f"model {model.parameters / 1e9:.3f}B parameters, {model.layers} layers of {model.hidden}, vocabulary "
+        f"{model.vocabulary:,}",
+        f"memory, GiB a GPU, {p.gpus} GPUs of {p.gpu_gib:g} GiB with {zero}: {shown}",
+    ]
+    asleep = engine and config.rollout.vllm.sleep
+    peak = max(training, states + engine) if asleep else training + engine
+    sampling = f", sampling {states + engine:.1f}" if asleep else f", engine {engine:.1f}"
+    lines.append(f"peak {peak:.1f} GiB: updating {training:.1f}{sampling}")
+    if engine:
+        held = kv_tokens(parts, config, model)
+        lines.append(
+            f"KV cache {max(0, held):,} tokens: {max(0, held) // longest:,} of the longest sequences ({longest:,}) at once"
+        )
+        if held < longest:
+            lines.append(
+                f"WARNING: the KV cache cannot hold one sequence of {longest:,} tokens: raise "
+                "rollout.vllm.gpu_memory_utilization"
+            )
+    if peak > 0.95 * p.gpu_gib:
+        lines.append(
+            f"WARNING: {peak:.1f} GiB do not fit a GPU of {p.gpu_gib:g} GiB: more GPUs, ZeRO-3, a smaller "
+            "optimizer.micro_batch_tokens, model.gradient_checkpointing=true, or a smaller rollout.vllm.gpu_memory_utilization"
+        )
+    return lines

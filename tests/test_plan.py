@@ -1,0 +1,57 @@
+"""The plan's arithmetic against numbers worked out by hand."""
+
+import pytest
+from transformers import Qwen3Config
+
+from minirl import plan
+from minirl.config import load
+from minirl.plan import GIB, Model
+
+EIGHT = Model(parameters=8_000_000_000, layers=36, hidden=4096, vocabulary=151_936, kv_heads=8, head_dim=128)
+OPTIONS = ["--model.dtype=bfloat16", "--rollout.engine=vllm", "--data.max_prompt_tokens=2048",
+           "--rollout.max_response_tokens=8192",
+           "--model.gradient_checkpointing=true"]  # fmt: skip
+
+
+def test_qwen3_8b_has_8_19_billion_parameters():
+    config = Qwen3Config(hidden_size=4096, num_hidden_layers=36, num_attention_heads=32, num_key_value_heads=8, head_dim=128,
+                         intermediate_size=12288, vocab_size=151_936, tie_word_embeddings=False)  # fmt: skip
+    model = plan.measure(config)
+    # embeddings and head 2 * 151,936 * 4,096; a layer: q and o 2 * 4,096^2, k and v 2 * 4,096 * 1,024, MLP 3 * 4,096 * 12,288,
+    # norms 2 * 4,096 + 2 * 128; the last norm 4,096
+    layer = 2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 12288 + 2 * 4096 + 2 * 128
+    assert model.parameters == 2 * 151_936 * 4096 + 36 * layer + 4096 == 8_190_735_360
+    assert (model.kv_heads, model.head_dim, model.layers) == (8, 128, 36)
+
+
+def test_memory_by_part_under_zero_3():
+    parts = plan.memory(load(OPTIONS), EIGHT, 10_240)
+    assert parts["weights"] == pytest.approx(2e9 / GIB), "2 bytes, 8 ranks"
+    assert parts["master weights"] == pytest.approx(4e9 / GIB)
+    assert parts["optimizer"] == pytest.approx(8e9 / GIB)
+    assert parts["gradients"] == pytest.approx(2e9 / GIB)
+    assert parts["reference"] == 0
+    assert parts["engine"] == pytest.approx(0.4 * 141)
+    assert parts["KV cache"] == pytest.approx(0.4 * 141 - 16e9 / GIB)
+    # a token: keys and values of 36 layers, 8 heads of 128, 2 bytes
+    assert plan.kv_tokens(parts, load(OPTIONS), EIGHT) == pytest.approx(parts["KV cache"] * GIB / (2 * 36 * 8 * 128 * 2), abs=1)
+
+
+def test_what_each_stage_shards():
+    def states(zero):
+        parts = plan.memory(load([*OPTIONS, f"--plan.zero={zero}"]), EIGHT, 10_240)
+        return [round(parts[k] * GIB / 1e9, 6) for k in ("weights", "master weights", "optimizer", "gradients")]
+
+    assert states(0) == [16, 32, 64, 16]
+    assert states(1) == [16, 4, 8, 16]
+    assert states(2) == [16, 4, 8, 2]
+    assert states(3) == [2, 4, 8, 2]
+    assert states("null") == [32, 0, 64, 32], "DDP computes in bfloat16 by autocast over float32 weights"
+
+
+def test_a_run_that_cannot_fit_is_warned_of():
+    assert not any("WARNING" in line for line in plan.report(load(OPTIONS), EIGHT))
+    small = plan.report(load([*OPTIONS, "--plan.gpus=1", "--plan.gpu_gib=80"]), EIGHT)
+    assert any("WARNING" in line and "do not fit a GPU of 80 GiB" in line for line in small)
+    full = plan.report(load([*OPTIONS, "--rollout.vllm.gpu_memory_utilization=0.1"]), EIGHT)
+    assert any("KV cache cannot hold one sequence of 10,240 tokens" in line for line in full)

@@ -12,12 +12,13 @@ import os
 import sys
 import time
 from math import ceil
+from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin on a shared machine cost up to 46x
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from minirl import config as configuration
-from minirl.config import Config, ConfigError, RolloutConfig
+from minirl.config import Config, ConfigError, RolloutConfig, RunError
 
 if __name__ == "__main__":
     # Before torch is imported: help and a mistake on the command line should not take seconds.
@@ -26,11 +27,11 @@ if __name__ == "__main__":
 from minirl import loss as losses
 from minirl.advantages import Strategy, has_signal
 from minirl.data import Order, Prompt, encode_prompts, load_problems, unreadable_answers
-from minirl.distributed import Ranks, is_main_process
+from minirl.distributed import Ranks
 from minirl.evaluate import evaluate
 from minirl.metrics import UpdateStats, batch_metrics
 from minirl.policy import Policy, check_context, learning_rate, load_tokenizer, model_plan
-from minirl.report import Reporter, make_run_folder, say
+from minirl.report import Reporter, new_run_folder, say
 from minirl.rollout import Rollout, Sampling, build_engine
 from minirl.rollout.sampler import Sampler, as_group
 from minirl.verify import VerifierError
@@ -38,10 +39,6 @@ from minirl.verify.code import confinement
 from minirl.verify.pool import VerifierPool
 
 Groups = list[list[Rollout]]
-
-
-class RunError(Exception):
-    """The run cannot go on; the message is one sentence with the cause and the remedy."""
 
 
 def train(config: Config) -> None:
@@ -61,20 +58,19 @@ def train(config: Config) -> None:
         for line in (*notes, *configuration.plan(config, *sizes, config.plan.gpus), *model_plan(config)):
             say(line)
         return
-    folder = make_run_folder(config) if is_main_process() else None
     v = config.verifier
-    with VerifierPool(*v.pool(), v.workers, v.timeout) as pool:
+    with new_run_folder(config) as folder, VerifierPool(*v.pool(), v.workers, v.timeout) as pool:
         ranks = Ranks(config.model.dtype)
         policy = Policy(config, ranks, len(tokenizer))
         engine = build_engine(config, policy, tokenizer, longest)
         sampler = Sampler(engine, tokenizer, pool, ranks, config.run.seed, config.rollout.stop)
         strategy = config.build_strategy()
         order = Order(len(prompts), config.run.seed)
-        reporter = Reporter(folder, config.run.steps)
+        reporter = Reporter(folder, config.run.steps, config.algorithm.epochs)
         if ranks.main:
             for line in (*notes, *configuration.plan(config, *sizes, ranks.size), f"run folder {folder}"):
                 say(line)
-            say(f"first prompt, as the model sees it: {prompts[0].text!r}")
+            say(f"first prompt, as the model sees it: {tokenizer.decode(prompts[0].ids)!r}")
             if v.name == "code":
                 say(confinement())
 
@@ -88,12 +84,13 @@ def train(config: Config) -> None:
             sampler.take_seconds()  # those of an evaluation are not this step's
             # 1. Sample and verify, until the batch is full of groups that can teach something.
             batch, surplus, generated = fill_batch(sampler, prompts, order, surplus, config)
+            surplus = surplus if step < config.run.steps else []  # at the end they are waste
             engine.sleep()
             sampled = time.perf_counter()
             # 2. Advantages, a whole group at a time.
             score_old_policy(policy, batch, strategy, config)
             for group in batch:
-                for rollout, advantage in zip(group, strategy(as_group(group)), strict=True):
+                for rollout, advantage in zip(group, advantages_of(strategy, group), strict=True):
                     rollout.advantages = advantage
             scored = time.perf_counter()
             # 3. Update.
@@ -107,7 +104,9 @@ def train(config: Config) -> None:
             seconds = sampler.take_seconds() | {"old": scored - sampled, "update": updated - scored}
             seconds |= {"sync": done - updated, "step": done - begin}
             metrics = batch_metrics(generated, batch, surplus, config) | stats.metrics(ranks) | {"optimizer/lr": lr}
-            reporter.step(step, metrics, seconds, batch[: config.run.save_rollouts])
+            reporter.step(step, metrics, seconds, (batch or generated)[: config.run.save_rollouts])
+            if ranks.main:
+                warn(step, metrics, config)
             check_gap(metrics, config.rollout)
             if config.eval.every and step % config.eval.every == 0 and step < config.run.steps:
                 during = test[: config.eval.during_problems]
@@ -149,8 +148,17 @@ def fill_batch(
             f"{r.max_generation_batches} generation batches: the problems are too easy or too hard for the model; raise "
             "rollout.samples or rollout.max_generation_batches, or set rollout.when_exhausted=smaller"
         )
-    surplus = kept[r.prompts :] if r.carry_over else []
-    return kept[: r.prompts], surplus, generated
+    # Carried once and at most half a batch: the next one is mostly of its own policy, and nothing gets older than one batch.
+    fresh = [group for group in kept[r.prompts :] if group[0].version == sampler.engine.version]
+    return kept[: r.prompts], fresh[: r.prompts // 2] if r.carry_over else [], generated
+
+
+def advantages_of(strategy: Strategy, group: list[Rollout]) -> Any:
+    """One advantage a rollout of `group`. RunError when the estimator is not made for these rewards."""
+    try:
+        return strategy(as_group(group))
+    except ValueError as error:
+        raise RunError(str(error)) from error
 
 
 def score_old_policy(policy: Policy, batch: Groups, strategy: Strategy, config: Config) -> None:
@@ -168,12 +176,17 @@ def score_old_policy(policy: Policy, batch: Groups, strategy: Strategy, config: 
 
 
 def update(policy: Policy, batch: Groups, lr: float, config: Config) -> UpdateStats:
-    """The optimizer steps of one batch: mini-batches of whole groups, the old log-probs frozen throughout."""
+    """The optimizer steps of one batch: mini-batches of whole groups, the old log-probs frozen throughout.
+
+    Where the batch could not be filled, the last mini-batch is smaller and its loss is scaled down by as much.
+    """
     a = config.algorithm
+    version = policy.version  # of the policy that sampled, unless a group was carried over
     clip = losses.Clip(a.recipe.clip_low, a.recipe.clip_high, a.dual_clip)
-    stats = UpdateStats()
+    stats = UpdateStats(skipped=int(not batch))
     for start in list(range(0, len(batch), a.mini_batch_prompts)) * a.epochs:
-        rollouts = [r for group in batch[start : start + a.mini_batch_prompts] for r in group]
+        groups = batch[start : start + a.mini_batch_prompts]
+        rollouts = [r for group in groups for r in group]
         # A response without verdict teaches nothing; a truncated one does unless the config says otherwise.
         lengths = [0 if r.reward != r.reward or (a.mask_truncated and r.truncated) else r.length for r in rollouts]
         weights = losses.token_weights(lengths, a.recipe.aggregation, config.rollout.max_response_tokens)
@@ -186,7 +199,8 @@ def update(policy: Policy, batch: Groups, lr: float, config: Config) -> UpdateSt
             old_logps = logps.detach()
             if all(r.old_log_probs is not None for r in micro.rollouts) and micro.rollouts:
                 old_logps = micro.flat([r.old_log_probs for r in micro.rollouts])
-            weight = micro.flat([weights[i] for i in micro.indices])
+            weight = micro.flat([weights[i] * len(groups) / a.mini_batch_prompts for i in micro.indices])
+            fresh = micro.flat([r.version == version for r in micro.rollouts]) > 0
             advantages = micro.flat([r.advantages for r in micro.rollouts])
 
             surrogate = losses.clipped_surrogate(logps, old_logps, advantages, clip)
@@ -198,9 +212,24 @@ def update(policy: Policy, batch: Groups, lr: float, config: Config) -> UpdateSt
                 reference_kl = losses.kl(logps, reference_logps, a.kl_estimator)
                 token_loss = token_loss + a.kl_coefficient * reference_kl
             policy.accumulate((weight * token_loss).sum())
-            stats.add(weight > 0, logps, old_logps, sampler_logps, entropy, surrogate, importance, reference_kl)
+            stats.add(weight > 0, fresh, logps, old_logps, sampler_logps, entropy, surrogate, importance, reference_kl)
         stats.grad_norms.append(policy.step(lr))
     return stats
+
+
+def warn(step: int, metrics: dict[str, float], config: Config) -> None:
+    """Says what makes a step worth less than it looks."""
+    wanted, got = config.rollout.prompts, metrics["sampling/batch_groups"]
+    if got < wanted:
+        say(
+            f"warning: step {step} has {got:.0f} of {wanted} groups: of {metrics['sampling/groups']:.0f} sampled, only "
+            f"{metrics['groups/informative']:.0%} have rewards that differ" + ("; the update was skipped" if not got else "")
+        )
+    if step == 1 and "edas" in config.algorithm.estimator and metrics["response/unlabelled"]:
+        say(
+            f"warning: the verifier gives no error label for {metrics['response/unlabelled']:.0%} of the responses, and EDAS "
+            "leaves those alone: a reward function can return a Verdict with a label"
+        )
 
 
 def check_gap(metrics: dict[str, float], config: RolloutConfig) -> None:
@@ -223,12 +252,9 @@ def main(config: Config) -> int:
     """The exit code of a run: 0 finished, 2 bad input, 1 a run that could not go on."""
     try:
         train(config)
-    except (ConfigError, VerifierError) as error:
+    except (ConfigError, VerifierError, RunError) as error:
         print(f"train.py: {error}", file=sys.stderr)
-        return 2
-    except RunError as error:
-        print(f"train.py: {error}", file=sys.stderr)
-        return 1
+        return 1 if isinstance(error, RunError) else 2
     return 0
 
 

@@ -27,13 +27,15 @@ class Group:
     """All N responses to one prompt.
 
     rewards: float[N], NaN where the verifier had no verdict (such a response counts nowhere and gets advantage 0);
-    correct: bool[N]; labels: N error classes E(y), read for wrong responses only;
+    correct: bool[N]; labels: N error classes E(y), read for wrong responses only, "" where the verifier gave none;
+    scores: float[N] rewards before any shaping by length, the same as `rewards` if None;
     entropies: N arrays float[T_i] in nats, the policy's full-vocabulary entropy at each response token, or None.
     """
 
     rewards: Floats
     correct: NDArray[np.bool_]
     labels: Sequence[str]
+    scores: Floats | None = None
     entropies: Sequence[NDArray[np.floating]] | None = None
 
     @property
@@ -43,8 +45,13 @@ class Group:
 
     @property
     def wrong(self) -> NDArray[np.bool_]:
-        """bool[N]: responses judged wrong, the paper's W."""
+        """bool[N]: responses judged wrong."""
         return self.valid & ~self.correct
+
+    @property
+    def classified(self) -> NDArray[np.bool_]:
+        """bool[N]: wrong responses with an error class, the paper's W; all wrong ones if the verifier labels all."""
+        return self.wrong & np.array([bool(label) for label in self.labels], dtype=bool)
 
 
 @dataclass(frozen=True)
@@ -116,7 +123,7 @@ class PKPO:
     c right ones. Dividing by the std would undo the method (a two-valued group is affine invariant): off by default.
     """
 
-    k: int = option(8, "the k of pass@k, at most the samples of a group")
+    k: int = option(8, "the k of pass@k, at most the samples of a group", minimum=1)
     leave_one_out: bool = option(False, "baseline: mean of the other responses instead of the group's mean")
     std: bool = option(False, "divide by the standard deviation, which turns the method back into GRPO for few right answers")
 
@@ -128,7 +135,12 @@ class PKPO:
         return max(2, self.k)
 
     def __call__(self, group: Group) -> Floats:
-        """float[N] advantages of `group`; with fewer than k valid responses k is their number."""
+        """float[N] advantages of `group`; with fewer than k valid responses k is their number. ValueError for rewards other
+        than 1 for right and 0 for wrong."""
+        check(
+            np.array_equal(group.rewards[group.valid], group.correct[group.valid].astype(float)),
+            f"pkpo is defined for rewards 1 (right) and 0 (wrong), not {group.rewards.tolist()}: use grpo or dapo",
+        )
         n, c = int(group.valid.sum()), int((group.valid & group.correct).sum())
         if n == 0:
             return np.zeros(len(group.rewards))
@@ -199,14 +211,14 @@ class EDAS:
     def delta(self, advantages: Floats, group: Group) -> tuple[Floats, str]:
         """(float[N] change before the clip, branch): A at most one wrong, B all wrong answers equal, C they differ."""
         delta = np.zeros(len(advantages))
-        labels = [label for label, wrong in zip(group.labels, group.wrong, strict=True) if wrong]
+        labels = [label for label, counts in zip(group.labels, group.classified, strict=True) if counts]
         if len(labels) <= 1:
             return delta, "A"
-        scale = np.abs(advantages[group.wrong]).mean()
+        scale = np.abs(advantages[group.classified]).mean()
         if len(set(labels)) == 1:
-            delta[group.wrong] = -self.beta * scale
+            delta[group.classified] = -self.beta * scale
             return delta, "B"
-        delta[group.wrong] = self.alpha * scale * surprise(labels)
+        delta[group.classified] = self.alpha * scale * surprise(labels)
         return delta, "C"
 
 
@@ -281,8 +293,14 @@ def build(name: str, options: Any = None) -> Strategy:
 
 
 def has_signal(group: Group) -> bool:
-    """Whether the group's accuracies are not all equal: what dynamic sampling keeps."""
-    return len(set(group.correct[group.valid].tolist())) > 1
+    """Whether the group's scores are not all equal (for right and wrong: its accuracies): what dynamic sampling keeps."""
+    scores = group.rewards if group.scores is None else group.scores
+    return len(set(scores[group.valid].tolist())) > 1
+
+
+def bottom(strategy: Any) -> Any:
+    """The base estimator inside any wrappers."""
+    return bottom(strategy.base) if hasattr(strategy, "base") else strategy
 
 
 # ---- what every run reports, whichever estimator acts ----------------------------------------------------------------------
@@ -291,16 +309,17 @@ def has_signal(group: Group) -> bool:
 def diversity(groups: Sequence[Group], edas: EDAS | None = None) -> dict[str, float]:
     """Error-diversity metrics of a batch, measured the same for every estimator, whether it acts on them or not.
 
-    diverse_groups: groups with K > 1 classes of wrong answers; unique_wrong: mean K over groups; error_diversity: mean
-    K / N_w over groups with a wrong answer; branch_a/b/c: EDAS branches; delta: mean |change after the clip| that EDAS makes
-    (or would make) to GRPO's advantage over wrong responses; informative: share of groups with both right and wrong.
+    informative: share of groups with a signal; diverse_groups: groups with K > 1 classes of wrong answers; unique_wrong: mean K
+    over groups; error_diversity: mean K / N_w over groups with a wrong answer; branch_a/b/c: EDAS branches (B and C also where
+    no answer is right and EDAS changes nothing); delta: mean |change after the clip| that `edas` makes, or would make, to its
+    base's advantages, over wrong responses.
     """
-    edas = replace(edas or EDAS(), base=GRPO())
+    edas = edas or EDAS()
     branches: Counter[str] = Counter()
     unique, ratios, deltas = [], [], []
     for group in groups:
-        wrong = int(group.wrong.sum())
-        unique.append(len({label for label, w in zip(group.labels, group.wrong, strict=True) if w}))
+        wrong = int(group.classified.sum())
+        unique.append(len({label for label, counts in zip(group.labels, group.classified, strict=True) if counts}))
         if wrong:
             ratios.append(unique[-1] / wrong)
         advantages = edas.base(group)

@@ -7,6 +7,7 @@ it and exit with code 2 before any model is loaded. `None` in the `algorithm` se
 
 import dataclasses
 import difflib
+import math
 import sys
 import types
 import typing
@@ -28,6 +29,10 @@ CORRECTIONS = ("none", "truncate", "mask")
 
 class ConfigError(Exception):
     """Bad input of the user; the message is one sentence with the value and the remedy."""
+
+
+class RunError(Exception):
+    """A run that cannot go on; the message is one sentence with the cause and the remedy."""
 
 
 def items(default: list | dict, text: str) -> Any:
@@ -130,7 +135,7 @@ class RolloutConfig:
     gap_warn: float = option(0.05, "warn when sampler and trainer log-probs differ by more on average, nats", minimum=0)
     gap_stop: float = option(0.5, "end the run when they do", minimum=0)
     vllm: VllmConfig = field(default_factory=VllmConfig)
-    carry_over: bool = option(False, "keep surplus groups for the next batch (one policy version old) instead of dropping them")
+    carry_over: bool = option(False, "keep surplus groups, at most half a batch, for the next batch instead of dropping them")
 
 
 @dataclass
@@ -173,7 +178,9 @@ class OptimizerConfig:
     weight_decay: float = option(0.01, "AdamW weight decay", minimum=0)
     max_grad_norm: float = option(1.0, "gradient clipping")
     schedule: str = option(
-        "constant", "of the learning rate; linear and cosine fall to 0 at run.steps", choices=("constant", "linear", "cosine")
+        "constant",
+        "of the learning rate; linear and cosine fall towards 0 at run.steps",
+        choices=("constant", "linear", "cosine"),
     )
     warmup_steps: int = option(10, "steps of linear warm-up, in run.steps", minimum=0)
     micro_batch_tokens: int = option(16384, "tokens, padding included, of one forward and backward pass, a rank", minimum=1)
@@ -258,23 +265,38 @@ def load(argv: list[str]) -> Config:
             if not arguments:
                 raise ConfigError(f"option {argument!r} has no value: write {argument}=VALUE")
             value = arguments.pop(0)
-        if key == "run-dir":
-            key, parsed = "run.dir", value
-        else:
-            try:
-                parsed = yaml.safe_load(value) if value else ""
-            except yaml.YAMLError:
-                parsed = value  # a text such as "a: b: c"; the field's type decides
+        key = "run.dir" if key in ("run-dir", "run_dir") else key
         node = tree
         *sections, leaf = key.split(".")
         for section in sections:
             node = node.setdefault(section, {})
             if not isinstance(node, dict):
                 raise ConfigError(f"option --{key}: {section!r} is a value, not a section")
-        node[leaf] = parsed if not (isinstance(parsed, int | float) and not isinstance(parsed, bool)) else value
+        node[leaf] = parse(value, option_kind(key), key)
     config = resolve(fill(Config, tree, ""))
     check(config)
     return config
+
+
+def option_kind(key: str) -> Any:
+    """The type of the option called `key`; Any when there is none (the tree's own check then says so)."""
+    kind: Any = Config
+    for part in key.split("."):
+        if not is_dataclass(kind):
+            return Any
+        kind = StrategyConfig if kind is Config and part == "strategy" else typing.get_type_hints(kind).get(part, Any)
+    return kind
+
+
+def parse(value: str, kind: Any, key: str) -> Any:
+    """A value of the command line: text and numbers as they stand, everything else as YAML."""
+    kinds = typing.get_args(kind) if typing.get_origin(kind) in (types.UnionType, typing.Union) else (kind,)
+    if str in kinds or int in kinds or float in kinds:
+        return value
+    try:
+        return yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--{key}={value} is not valid YAML: {' '.join(str(error).split())}") from None
 
 
 def command_line(program: str, argv: list[str]) -> Config:
@@ -361,9 +383,9 @@ def coerce(value: Any, kind: Any, key: str) -> Any:
     if kind in (int, float) and isinstance(value, str | int | float) and not isinstance(value, bool):
         try:
             number = kind(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             raise wrong from None
-        if number != number or (kind is int and not isinstance(value, str) and number != value):
+        if not math.isfinite(number) or (kind is int and not isinstance(value, str) and number != value):
             raise wrong
         return number
     raise wrong
@@ -397,7 +419,15 @@ def check(config: Config) -> None:
     )
     require(0 < e.top_p <= 1, f"eval.top_p must be in (0, 1], not {e.top_p}")
     require(o.max_grad_norm > 0, f"optimizer.max_grad_norm must be above 0, not {o.max_grad_norm}")
-    require(len(o.betas) == 2, f"optimizer.betas takes two numbers, not {o.betas}")
+    require(
+        len(o.betas) == 2 and all(0 <= b < 1 for b in o.betas), f"optimizer.betas takes two numbers in [0, 1), not {o.betas}"
+    )
+    require(a.recipe.clip_low < 1, f"algorithm.clip_low must be below 1, not {a.recipe.clip_low}: a ratio is never negative")
+    require(
+        a.correction_high > 0 and 0 <= a.correction_low <= a.correction_high,
+        f"algorithm.correction_low={a.correction_low} and correction_high={a.correction_high} must be a range of ratios",
+    )
+    require(all(r.stop), "rollout.stop has an empty text, which every token contains: remove it")
     share = r.vllm.gpu_memory_utilization
     require(0 < share <= 1, f"rollout.vllm.gpu_memory_utilization must be in (0, 1], not {share}")
     require(v.timeout > 0, f"verifier.timeout must be above 0 seconds, not {v.timeout}")
@@ -423,6 +453,9 @@ def check(config: Config) -> None:
     require(
         not (a.overlong_buffer and a.estimator.startswith("pkpo")),
         "pkpo is defined for right and wrong only: set algorithm.overlong_buffer=0",
+    )
+    require(
+        not (v.rewards and a.estimator.startswith("pkpo")), "pkpo is defined for right and wrong only: remove verifier.rewards"
     )
     require(
         not (r.carry_over and a.old_log_probs == "trainer" and a.correction == "none"),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jinja2 import TemplateError
 
 from minirl.config import ConfigError, DataConfig
 from minirl.tasks import Problem, arithmetic, fewshot
@@ -37,8 +38,8 @@ def load_problems(config: DataConfig) -> tuple[list[Problem], list[Problem], lis
     train = distinct(rows_to_problems(read_rows(config.train, config.subset, config.train_split), config, config.train), notes)
     if config.test:
         test = distinct(rows_to_problems(read_rows(config.test, config.subset, config.test_split), config, config.test), notes)
-        asked = {p.prompt for p in test}
-        kept = [p for p in train if p.prompt not in asked]
+        asked = {same_text(p.prompt) for p in test}
+        kept = [p for p in train if same_text(p.prompt) not in asked]
         if len(kept) < len(train):
             notes.append(f"{len(train) - len(kept)} training problems that the test set has too were dropped")
         train = kept
@@ -48,13 +49,23 @@ def load_problems(config: DataConfig) -> tuple[list[Problem], list[Problem], lis
                 f"{config.train} has {len(train)} problems, too few to hold out data.test_size={config.test_size}: lower it"
             )
         # By content, not by position: the split stays the same when rows are shuffled or added.
-        ordered = sorted(train, key=lambda p: hashlib.sha256(p.prompt.encode()).digest())
-        held_out = {p.id for p in ordered[: config.test_size]}
+        held_out = {p.id for p in sorted(train, key=digest)[: config.test_size]}
         test = [p for p in train if p.id in held_out]
         train = [p for p in train if p.id not in held_out]
     if not train:
         raise ConfigError(f"{config.train}: no training problem is left beside the test set")
-    return train, test, notes
+    # Evaluations take the first so many: a file may be sorted by difficulty.
+    return train, sorted(test, key=digest), notes
+
+
+def same_text(text: str) -> str:
+    """`text` with white space folded: what makes two prompts the same problem."""
+    return " ".join(text.split())
+
+
+def digest(problem: Problem) -> bytes:
+    """An order by content that has nothing to do with the file's."""
+    return hashlib.sha256(same_text(problem.prompt).encode()).digest()
 
 
 def unreadable_answers(problems: Sequence[Problem], what: str) -> list[str]:
@@ -71,7 +82,7 @@ def unreadable_answers(problems: Sequence[Problem], what: str) -> list[str]:
 def read_rows(source: str, subset: str | None, split: str) -> list[dict[str, Any]]:
     """The rows of a .jsonl or .parquet file, or of a Hub data set."""
     path = Path(source)
-    if path.suffix in (".jsonl", ".json", ".parquet"):
+    if path.suffix in (".jsonl", ".parquet"):
         if not path.is_file():
             raise ConfigError(f"there is no data file {source}")
         if path.suffix == ".parquet":
@@ -127,18 +138,20 @@ def rows_to_problems(rows: list[dict[str, Any]], config: DataConfig, source: str
     for number, row in enumerate(rows, 1):
         for column in columns:
             if cell(row, column) is None:
+                if column in row:
+                    raise ConfigError(f"{source}, row {number} has no value in column {column!r}: mend or remove the row")
                 raise ConfigError(
                     f"{source}, row {number} has no column {column!r} (it has {', '.join(map(str, row))}): set "
                     "data.prompt_column, data.answer_column or data.fact_columns"
                 )
-        answer = str(cell(row, config.answer_column)) if config.answer_column else ""
+        answer = text_of(cell(row, config.answer_column), config.answer_column, source, number) if config.answer_column else ""
         if pattern:
             found = pattern.search(answer)
             if not found or not found.groups():
                 raise ConfigError(f"{source}, row {number}: data.answer_pattern finds no group in the answer {answer[-80:]!r}")
             answer = found.group(1)
         facts = {name: cell(row, column) for name, column in facts_of.items()}
-        prompt = said(cell(row, config.prompt_column))
+        prompt = text_of(said(cell(row, config.prompt_column)), config.prompt_column, source, number)
         problems.append(Problem(str(row.get("id", number)), prompt, answer.strip(), facts))
     return problems
 
@@ -151,27 +164,46 @@ def cell(row: dict[str, Any], column: str) -> Any:
     return row.get(column, value)
 
 
-def said(prompt: Any) -> str:
-    """The text of a prompt: itself, or the last user message of a list of messages (verl's format)."""
-    if isinstance(prompt, list):
-        return next((str(m["content"]) for m in reversed(prompt) if m.get("role") == "user"), "")
-    return str(prompt)
+def said(prompt: Any) -> Any:
+    """The last user message of a list of messages (verl's format); anything else as it is."""
+    if isinstance(prompt, list) and all(isinstance(m, dict) for m in prompt):
+        return next((m.get("content") for m in reversed(prompt) if m.get("role") == "user"), None)
+    return prompt
+
+
+def text_of(value: Any, column: str, source: str, row: int) -> str:
+    """A text or a number as text; ConfigError for anything else."""
+    if not isinstance(value, str | int | float):
+        raise ConfigError(
+            f"{source}, row {row}: column {column!r} holds a {type(value).__name__}, not a text: name the part that is one, "
+            f"as in {column}.key"
+        )
+    return str(value)
 
 
 def distinct(problems: list[Problem], notes: list[str]) -> list[Problem]:
-    """The problems without repeated texts, ids made unique."""
+    """The problems without repeated texts, ids made unique. A text with several answers is not kept: one of them is wrong."""
     seen: dict[str, Problem] = {}
     ids: set[str] = set()
+    disputed: set[str] = set()
     for number, p in enumerate(problems):
-        if p.prompt in seen:
+        text = same_text(p.prompt)
+        if text in seen:
+            if seen[text].answer != p.answer:
+                disputed.add(text)
             continue
         if p.id in ids:
             p = Problem(f"{p.id}#{number}", p.prompt, p.answer, p.facts)
         ids.add(p.id)
-        seen[p.prompt] = p
+        seen[text] = p
     if len(seen) < len(problems):
         notes.append(f"{len(problems) - len(seen)} repeated problems were dropped")
-    return list(seen.values())
+    if disputed:
+        first = seen[min(disputed)]
+        notes.append(
+            f"{len(disputed)} problems with several different answers were dropped, such as {first.id}: {first.prompt[:60]!r}"
+        )
+    return [p for text, p in seen.items() if text not in disputed]
 
 
 def encode_prompts(
@@ -190,10 +222,19 @@ def encode_prompts(
         if config.chat:
             messages = [{"role": "system", "content": config.system}] if config.system else []
             messages.append({"role": "user", "content": text})
-            text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **config.chat_arguments)
+            try:
+                text = tokenizer.apply_chat_template(
+                    messages, tokenize=False, add_generation_prompt=True, **config.chat_arguments
+                )
+            except (TemplateError, TypeError) as error:
+                raise ConfigError(
+                    f"the chat template refuses the messages of problem {p.id}: {error}; see data.system"
+                ) from None
         # A chat template writes its own special tokens: adding them again would double the BOS.
         prompts.append(Prompt(p, text, tokenizer(text, add_special_tokens=not config.chat)["input_ids"]))
     kept = [p for p in prompts if 0 < len(p.ids) <= config.max_prompt_tokens]
+    if not any(p.ids for p in prompts):
+        raise ConfigError("the tokenizer turns every prompt into nothing: the model folder lacks its tokenizer files")
     if not kept:
         shortest = min(len(p.ids) for p in prompts)
         raise ConfigError(
@@ -202,8 +243,14 @@ def encode_prompts(
         )
     if len(kept) < len(prompts):
         notes.append(
-            f"{len(prompts) - len(kept)} of {len(prompts)} {what} prompts are longer than data.max_prompt_tokens="
+            f"{len(prompts) - len(kept)} of {len(prompts)} {what} prompts are empty or longer than data.max_prompt_tokens="
             f"{config.max_prompt_tokens} and were dropped"
+        )
+    odd = [p for p in kept[:500] if same_text(tokenizer.decode(p.ids)) != same_text(p.text)]
+    if odd:
+        notes.append(
+            f"{len(odd)} of the first {min(500, len(kept))} {what} prompts do not survive tokenising, such as "
+            f"{odd[0].text[:80]!r}, which the model sees as {tokenizer.decode(odd[0].ids)[:80]!r}"
         )
     return kept
 

@@ -27,7 +27,8 @@ class Ranks:
         """Starts accelerate as its launcher was told; dtype: compute precision under DeepSpeed. ConfigError when the launcher's
         number of processes is not what we got, or DeepSpeed is missing."""
         asked = int(os.environ.get("WORLD_SIZE", "1"))
-        if "WORLD_SIZE" not in os.environ and "MASTER_ADDR" in os.environ and "ACCELERATE_MIXED_PRECISION" in os.environ:
+        lonely = "WORLD_SIZE" not in os.environ and os.environ.get("ACCELERATE_USE_CPU") == "True"
+        if lonely and os.environ.get("MASTER_ADDR") == "127.0.0.1":
             # `accelerate launch --cpu --num_processes 2` sets the address, then starts one process and says nothing.
             raise ConfigError(
                 "accelerate was asked for several processes but started one: on CPUs launch with "
@@ -49,7 +50,8 @@ class Ranks:
             self.zero: int | None = self.accelerator.state.deepspeed_plugin.zero_stage
         else:
             # Told that there is no GPU, accelerate picks gloo and DDP over CPUs; left alone, it thinks it is a single process.
-            self.accelerator = Accelerator(cpu=not gpu)
+            # Precision is the policy's affair: accelerate would wrap the trainer's forward pass, and not the sampler's.
+            self.accelerator = Accelerator(cpu=not gpu, mixed_precision="no")
             self.zero = None
         if self.accelerator.num_processes != asked:
             raise ConfigError(f"the launcher started {asked} processes but accelerate sees {self.accelerator.num_processes}")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from minirl.advantages import diversity, rho
-from minirl.config import EvalConfig
+from minirl.config import EvalConfig, RunError
 from minirl.data import Prompt
 from minirl.rollout import Sampling
 from minirl.rollout.sampler import EVALUATION, Sampler, as_group
@@ -29,7 +29,7 @@ def evaluate(sampler: Sampler, prompts: Sequence[Prompt], config: EvalConfig) ->
     rollouts = [r for g in groups for r in g]
     counted = [(int(g.valid.sum()), int((g.valid & g.correct).sum())) for g in made if g.valid.any()]
     if not counted:
-        raise RuntimeError(f"no response has a verdict: {rollouts[0].verdict.detail}")
+        raise RunError(f"no response has a verdict, so nothing can be learned: {rollouts[0].verdict.detail}")
     return {
         "pass@1": float(np.mean([c / n for n, c in counted])),
         "pass@k": float(np.mean([pass_at_k(n, c, min(config.k, n)) for n, c in counted])),

@@ -74,11 +74,14 @@ def clipped_surrogate(logps: Tensor, old_logps: Tensor, advantages: Tensor, clip
 def kl(logps: Tensor, other_logps: Tensor, estimator: str) -> Tensor:
     """float[T], estimate of KL(policy || other) on tokens sampled from the policy (Schulman, "Approximating KL divergence").
 
-    k1 = log p/q, unbiased; k2 = (log p/q)^2 / 2; k3 = q/p - 1 - log q/p, unbiased and never negative.
+    k1 = log p/q, unbiased; k2 = (log p/q)^2 / 2; k3 = q/p - 1 - log q/p, unbiased and never negative. That is of values: the
+    gradient of k1 as it stands is 0 on average, so k1 carries the score-function gradient, k1 times that of log p, which on
+    average is the KL's own, as is k2's; k3's is another divergence's.
     """
     log_ratio = (logps - other_logps).clamp(-20, 20)
     if estimator == "k1":
-        return log_ratio
+        value = log_ratio.detach()
+        return value + value * (logps - logps.detach())
     if estimator == "k2":
         return log_ratio.square() / 2
     if estimator == "k3":

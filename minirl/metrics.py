@@ -1,18 +1,18 @@
 """What every step reports, under the same names for every estimator."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from torch import Tensor
 
-from minirl.advantages import EDAS, diversity
+from minirl.advantages import EDAS, bottom, diversity
 from minirl.config import Config
 from minirl.distributed import Ranks
 from minirl.loss import TokenLoss, kl
 from minirl.rollout import Rollout
 from minirl.rollout.sampler import as_group
-from minirl.verify import EMPTY_ANSWER, ERROR, NO_ANSWER, TIMEOUT
+from minirl.verify import EMPTY_ANSWER, ERROR, NO_ANSWER, TIMEOUT, WRONG
 
 SUMS = (
     "tokens", "entropy", "kl_old", "kl_reference", "clip_high", "clip_low", "clip_dual", "importance", "gap", "gap_tokens"
@@ -32,7 +32,7 @@ def batch_metrics(
     made, trained = [as_group(g) for g in generated], [as_group(g) for g in batch]
     rollouts = [r for g in generated for r in g]
     scored = [r for r in rollouts if r.reward == r.reward]
-    edas: EDAS = config.strategy.edas
+    edas: EDAS = replace(config.strategy.edas, base=bottom(config.build_strategy()))
     labels = [r.verdict.label for r in rollouts]
     fresh = {g[0].group for g in generated}
     used = sum(g[0].group in fresh for g in (*batch, *surplus))
@@ -43,6 +43,7 @@ def batch_metrics(
         "response/truncated": mean([r.truncated for r in rollouts]),
         "response/no_answer": mean([label == NO_ANSWER for label in labels]),
         "response/empty_answer": mean([label == EMPTY_ANSWER for label in labels]),
+        "response/unlabelled": mean([r.verdict.status == WRONG and not r.verdict.label for r in rollouts]),
         "verify/timeouts": float(sum(label == TIMEOUT for label in labels)),
         "verify/errors": float(sum(r.verdict.status == ERROR for r in rollouts)),
         **{f"groups/{key}": value for key, value in diversity(made, edas).items()},
@@ -71,10 +72,10 @@ class UpdateStats:
     skipped: int = 0
 
     def add(
-        self, counted: Tensor, logps: Tensor, old_logps: Tensor, sampler_logps: Tensor, entropy: Tensor, surrogate: TokenLoss,
-        importance: Tensor, reference_kl: Tensor,
+        self, counted: Tensor, fresh: Tensor, logps: Tensor, old_logps: Tensor, sampler_logps: Tensor, entropy: Tensor,
+        surrogate: TokenLoss, importance: Tensor, reference_kl: Tensor,
     ) -> None:  # fmt: skip
-        """Adds a micro-batch; all are float[T] or bool[T], `counted` says which tokens are in the loss."""
+        """Adds a micro-batch; all are float[T] or bool[T]. counted: tokens in the loss; fresh: of the present policy."""
         logps = logps.detach()
         values = {
             "tokens": counted,
@@ -89,7 +90,7 @@ class UpdateStats:
         for key, value in values.items():
             self.sums[key] += float(value[counted].sum())
         if not self.grad_norms:  # the weights are still those that sampled
-            gap = (logps - sampler_logps).abs()[counted]
+            gap = (logps - sampler_logps).abs()[counted & fresh]
             self.sums["gap"] += float(gap.sum())
             self.sums["gap_tokens"] += len(gap)
             self.gap_max = max(self.gap_max, float(gap.max()) if len(gap) else 0.0)

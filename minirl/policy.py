@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from minirl import plan
-from minirl.config import EMBEDDED, Config, ConfigError, ModelConfig, OptimizerConfig
+from minirl.config import EMBEDDED, Config, ConfigError, ModelConfig, OptimizerConfig, RunError
 from minirl.distributed import Ranks
 from minirl.loss import log_probs_and_entropy
 from minirl.packing import micro_batches
@@ -42,9 +43,9 @@ def load(kind: Any, config: ModelConfig, **arguments: Any) -> Any:
     source = model_source(config)
     try:
         return kind.from_pretrained(source, revision=config.revision, **arguments)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
         hint = (
-            "the folder has config.json, weights and tokenizer files"
+            "config.json, weights and tokenizer are whole, and model.attention known"
             if Path(source).exists()
             else "the path or Hub name is right"
         )
@@ -251,7 +252,7 @@ class Policy:
                 yield batch
 
     def step(self, lr: float) -> float:
-        """One optimizer step on the accumulated gradient; returns its norm before clipping. Raises FloatingPointError when the
+        """One optimizer step on the accumulated gradient; returns its norm before clipping. Raises RunError when the
         gradient is not finite (the weights are then untouched, but for ZeRO, which finds out afterwards)."""
         for group in self.optimizer.param_groups:
             group["lr"] = lr
@@ -264,7 +265,7 @@ class Policy:
             if self.ranks.zero:
                 norm = float(self.head.get_global_grad_norm())
         if not np.isfinite(norm):
-            raise FloatingPointError(f"the gradient norm is {norm} at optimizer step {self.version + 1}: lower optimizer.lr")
+            raise RunError(f"the gradient norm is {norm} at optimizer step {self.version + 1}: lower optimizer.lr")
         if self.ranks.zero is None:
             self.optimizer.step()
             self.optimizer.zero_grad()

@@ -1,8 +1,10 @@
 """The run folder: config.yaml, metrics.jsonl, rollouts/, model/, summary.json, report.md and curves.png; and the console."""
 
 import json
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ import yaml
 from tqdm import tqdm
 
 from minirl.config import Config, ConfigError, as_tree
+from minirl.distributed import is_main_process
 from minirl.rollout import Rollout
+from minirl.verify import VerifierError
 
 
 def say(message: str) -> None:
@@ -21,10 +25,17 @@ def say(message: str) -> None:
     sys.stdout.flush()
 
 
-def make_run_folder(config: Config) -> Path:
-    """A new run folder, made now. ConfigError when it exists already or cannot be written."""
+@contextmanager
+def new_run_folder(config: Config) -> Iterator[Path | None]:
+    """A new run folder, made now; None on ranks other than the first. ConfigError when it exists already or cannot be written.
+
+    Bad input that shows only later takes the folder away again, so that the mended command can be repeated.
+    """
+    if not is_main_process():
+        yield None
+        return
     name = f"{config.algorithm.estimator}-seed{config.run.seed}-{datetime.now():%Y%m%d-%H%M%S-%f}"
-    folder = Path(config.run.dir or Path("runs") / name)
+    folder = Path(config.run.dir or Path("runs") / name).expanduser()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(
             f"the run folder {folder} exists and is not empty: choose another --run-dir or remove it; nothing was changed"
@@ -34,14 +45,18 @@ def make_run_folder(config: Config) -> Path:
         (folder / "config.yaml").write_text(yaml.safe_dump(as_tree(config), sort_keys=False), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write the run folder {folder}: {error.strerror or error}") from None
-    return folder
+    try:
+        yield folder
+    except (ConfigError, VerifierError):
+        shutil.rmtree(folder)
+        raise
 
 
 class Reporter:
     """Writes what a run says. On ranks other than the first (folder None) it does nothing."""
 
-    def __init__(self, folder: Path | None, steps: int) -> None:
-        self.folder, self.steps, self.seconds = folder, steps, 0.0
+    def __init__(self, folder: Path | None, steps: int, epochs: int = 1) -> None:
+        self.folder, self.steps, self.epochs = folder, steps, epochs
         self.history: list[dict[str, float]] = []
         self.evaluations: list[tuple[int, dict[str, float]]] = []
         self.bar = tqdm(total=steps, unit="step", disable=folder is None or not sys.stderr.isatty(), leave=False)
@@ -56,7 +71,7 @@ class Reporter:
             | {
                 "speed/tokens": metrics["sampling/tokens"] / seconds["step"],
                 "speed/sample": metrics["sampling/tokens"] / max(seconds["sample"], 1e-9),
-                "speed/update": metrics["sampling/trained_tokens"] / max(seconds["update"], 1e-9),
+                "speed/update": metrics["sampling/trained_tokens"] * self.epochs / max(seconds["update"], 1e-9),
             }
         )
         self.history.append({"step": step, **metrics})
@@ -106,20 +121,23 @@ def console_line(step: int, steps: int, m: dict[str, float]) -> str:
     """One step for people."""
     clipped = m["policy/clip_high"] + m["policy/clip_low"]
     return (
-        f"{step:>{len(str(steps))}}/{steps} reward {m['reward/mean']:.3f} acc {m['reward/accuracy']:.3f} | informative "
-        f"{m['groups/informative']:.2f} diverse {m['batch/diverse_groups']:.0f} unique {m['batch/unique_wrong']:.1f} A/B/C "
-        f"{m['batch/branch_a']:.0f}/{m['batch/branch_b']:.0f}/{m['batch/branch_c']:.0f} | entropy {m['policy/entropy']:.3f} "
-        f"kl {m['policy/kl_old']:.4f} clip {clipped:.3f} grad {m['optimizer/grad_norm']:.2f} | len {m['response/tokens']:.1f} "
-        f"cut {m['response/truncated']:.0%} | {m['time/step']:.2f} s {m['speed/tokens']:,.0f} tok/s"
+        f"{step:>{len(str(steps))}}/{steps} reward {m['reward/mean']:.3f} acc {m['reward/accuracy']:.3f} | groups "
+        f"{m['sampling/batch_groups']:.0f} of {m['sampling/groups']:.0f} informative {m['groups/informative']:.2f} diverse "
+        f"{m['batch/diverse_groups']:.0f} unique {m['batch/unique_wrong']:.1f} A/B/C {m['batch/branch_a']:.0f}/"
+        f"{m['batch/branch_b']:.0f}/{m['batch/branch_c']:.0f} delta {m['batch/delta']:.3f} | entropy {m['policy/entropy']:.3f} "
+        f"kl {m['policy/kl_old']:.4f} clip {clipped:.3f} lr {m['optimizer/lr']:.1e} grad {m['optimizer/grad_norm']:.2f} | len "
+        f"{m['response/tokens']:.1f} cut {m['response/truncated']:.0%} errors {m['verify/errors']:.0f} | {m['time/step']:.2f} "
+        f"s, tok/s sample {m['speed/sample']:,.0f} update {m['speed/update']:,.0f}"
     )
 
 
 def readable(r: Rollout) -> dict[str, Any]:
     """A rollout as a JSON object for people."""
+    advantage = None if r.advantages is None else np.round(np.asarray(r.advantages, dtype=np.float64), 5).tolist()
     return {
-        "group": r.group, "response": r.text, "status": r.verdict.status, "label": r.verdict.label, "reward": r.reward,
-        "advantage": np.round(np.asarray(r.advantages, dtype=np.float64), 5).tolist(),
-        "tokens": r.length, "finish": r.sample.finish, "version": r.version, "detail": r.verdict.detail,
+        "group": r.group, "prompt": r.prompt, "gold": r.gold, "response": r.text, "status": r.verdict.status,
+        "label": r.verdict.label, "key": r.verdict.key, "reward": None if np.isnan(r.reward) else r.reward,
+        "advantage": advantage, "tokens": r.length, "finish": r.sample.finish, "version": r.version, "detail": r.verdict.detail,
     }  # fmt: skip
 
 

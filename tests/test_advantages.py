@@ -274,10 +274,42 @@ def test_diversity_by_hand():
     assert m["unique_wrong"] == (2 + 1 + 1 + 0 + 4) / 5
     assert m["error_diversity"] == pytest.approx((2 / 3 + 1 / 2 + 1 + 1) / 4)
     assert (m["branch_a"], m["branch_b"], m["branch_c"]) == (2, 1, 2)
-    # |delta| over the 10 wrong responses, from the golden vectors: aab and aa change, the others do not
+    # base GRPO; |delta| over the 10 wrong responses, from the golden vectors: aab and aa change, the others do not
     by_hand = (2 * (1.57104 - 1.44913) + (1.44913 - 1.20532) + 2 * (2.27683 - 1.89736)) / 10
     assert m["delta"] == pytest.approx(by_hand, abs=1e-5)
     assert diversity([])["informative"] == 0.0
+
+
+def test_a_wrong_response_without_a_label_is_in_no_class():
+    plain = group("aab", 7)
+    mixed = Group(plain.rewards, plain.correct, ["", "a", "b", *[""] * 7])
+    shaped = EDAS()(mixed)
+    assert shaped[0] == GRPO()(mixed)[0]
+    assert np.array_equal(EDAS()(Group(plain.rewards, plain.correct, [""] * 10)), GRPO()(plain)), "no labels at all: no shaping"
+    assert diversity([mixed])["unique_wrong"] == 2
+    assert diversity([Group(plain.rewards, plain.correct, [""] * 10)])["branch_a"] == 1
+
+
+def test_pkpo_refuses_rewards_it_is_not_defined_for():
+    with pytest.raises(ValueError, match="pkpo is defined for rewards"):
+        PKPO(k=2)(Group(np.array([0.5, 0.0]), np.array([False, False]), ["a", "b"]))
+
+
+def test_delta_is_measured_on_the_estimator_s_own_base():
+    g = group("aab", 7)
+    unscaled = diversity([g], EDAS(base=GRPO(std=False)))["delta"]
+    changed = np.abs(EDAS(base=GRPO(std=False))(g) - GRPO(std=False)(g))[:3].mean()
+    assert unscaled == pytest.approx(changed)
+    assert unscaled < diversity([g])["delta"]
+
+
+def test_signal_is_scores_that_differ_before_any_shaping():
+    rights = np.array([True, True])
+    assert not has_signal(Group(np.array([1.0, 0.7]), rights, ["", ""], scores=np.array([1.0, 1.0]))), (
+        "only length tells them apart"
+    )
+    graded = np.array([False, False])
+    assert has_signal(Group(np.array([0.2, 0.7]), graded, ["", ""])), "a graded reward"
 
 
 def test_signal_is_both_right_and_wrong_among_the_judged():

@@ -49,7 +49,10 @@ def test_what_is_saved_reads_back_to_the_same_config(tmp_path):
     ("value", "expected"),
     [
         ("--run.steps=7", 7), ("--optimizer.lr=3e-4", 3e-4), ("--eval.top_p=1", 1.0), ("--data.test=12", "12"),
-        ("--data.answer_column=", ""),
+        ("--data.answer_column=", ""), (r"--data.answer_pattern=####\s*(.+)", r"####\s*(.+)"),
+        ("--data.system=Number # means count", "Number # means count"),
+        ("--data.template=Question: {problem}", "Question: {problem}"),
+        ("--data.template={problem}", "{problem}"), ("--data.system=yes", "yes"), ("--data.subset=2024-01-01", "2024-01-01"),
                             ("--model.revision=null", None), ("--model.revision=1e5", "1e5"), ("--data.chat=false", False),
         ("--optimizer.betas=[0.8, 0.9]", [0.8, 0.9]), ("--data.system=a: b: c", "a: b: c"),
     ],
@@ -69,8 +72,18 @@ BAD = [
     ("--zzz.qqq=1", "known here are model, data"),
     ("--rollout.prompts=many", "'many'"),
     ("--rollout.prompts=1.5", "1.5"),
-    ("--rollout.prompts=true", "True"),
+    ("--rollout.prompts=true", "'true'"),
     ("--optimizer.lr=.nan", "optimizer.lr"),
+    ("--optimizer.lr=inf", "'inf'"),
+    ("--algorithm.clip_low=5", "below 1"),
+    ("--algorithm.correction_low=3", "range of ratios"),
+    ("--algorithm.correction_high=0", "range of ratios"),
+    ("--strategy.pkpo.k=0", "strategy.pkpo.k must be at least 1"),
+    ("--optimizer.betas=[1.5,0.9]", r"\[0, 1\)"),
+    ('--rollout.stop=[""]', "empty text"),
+    ("--algorithm.estimator=pkpo --verifier.rewards=[[a.py:f,1]]", "remove verifier.rewards"),
+    ("--verifier.rewards=[[a.py:f]]", "weight"),
+    ("--rollout.stop=[", "not valid YAML"),
     ("--data.chat=maybe", "true or false"),
     ("--rollout=3", "section"),
     ("--rollout.stop=x", "list"),
@@ -110,7 +123,9 @@ def test_bad_input_is_one_sentence_that_names_value_or_remedy(arguments, says, t
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["[1, 2]", "a: b: c", "rollout: 3", "rollout: {prompts: [1]}", "unknown: {}"])
+@pytest.mark.parametrize(
+    "text", ["[1, 2]", "a: b: c", "rollout: 3", "rollout: {prompts: [1]}", "unknown: {}", "rollout: {prompts: .inf}"]
+)
 def test_bad_yaml(text, tmp_path):
     (tmp_path / "c.yaml").write_text(text)
     with pytest.raises(ConfigError):

@@ -143,7 +143,7 @@ def test_long_prompts_are_dropped_counted_and_said():
     config = DataConfig(max_prompt_tokens=6, chat=False)
     kept = encode_prompts([Problem("1", "1*2", ""), Problem("2", "1*2*3*4*5", "")], tiny.tokenizer(), config, notes, "training")
     assert [p.problem.id for p in kept] == ["1"]
-    assert notes == ["1 of 2 training prompts are longer than data.max_prompt_tokens=6 and were dropped"]
+    assert notes == ["1 of 2 training prompts are empty or longer than data.max_prompt_tokens=6 and were dropped"]
     with pytest.raises(ConfigError, match="every training prompt"):
         encode_prompts([Problem("2", "1*2*3*4*5", "")], tiny.tokenizer(), config, [], "training")
 
@@ -175,6 +175,35 @@ def test_seeds_and_epochs_give_other_orders():
     assert Order(50, 0).draw(50) != Order(50, 1).draw(50)
     order = Order(50, 0)
     assert [i for _, i in order.draw(50)] != [i for _, i in order.draw(50)]
+
+
+def test_the_same_problem_in_other_white_space_is_in_one_split_only(tmp_path, rows):
+    spaced = [{**r, "problem": f"  {r['problem']}\n"} for r in rows[:4]]
+    train, test, notes = load_problems(dataset(write(tmp_path / "a.jsonl", rows), test=write(tmp_path / "t.jsonl", spaced)))
+    assert (len(train), len(test)) == (16, 4)
+    assert any("4 training problems" in n for n in notes)
+
+
+def test_a_problem_with_two_answers_is_dropped_and_said(tmp_path, rows):
+    train, test, notes = load_problems(dataset(write(tmp_path / "a.jsonl", [*rows, {**rows[0], "answer": "99"}]), test_size=2))
+    assert len(train) + len(test) == 19
+    assert any("1 problems with several different answers" in n and "q0" in n for n in notes)
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [({"problem": ["a", "b"], "answer": "1"}, "holds a list"), ({"problem": "a", "answer": {"value": 1}}, r"as in answer\.key"),
+     ({"problem": "a", "answer": None}, "row 1 has no value in column 'answer'")],
+)  # fmt: skip
+def test_cells_that_are_no_text_are_refused(tmp_path, row, says):
+    with pytest.raises(ConfigError, match=says):
+        load_problems(dataset(write(tmp_path / "a.jsonl", [row, {"problem": "b", "answer": "2"}]), test_size=1))
+
+
+def test_a_prompt_that_the_tokenizer_cannot_express_is_said():
+    notes: list[str] = []
+    encode_prompts([Problem("1", "What is 1*2?", "2")], tiny.tokenizer(), DataConfig(), notes, "training")
+    assert any("do not survive tokenising" in n for n in notes)
 
 
 def test_verl_rows_with_messages_and_nested_columns(tmp_path):

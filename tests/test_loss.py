@@ -102,6 +102,17 @@ def test_kl_estimators_have_the_right_mean():
     assert (kl(p, q, "k3") >= 0).all()
 
 
+@pytest.mark.parametrize("estimator", ["k1", "k2"])
+def test_the_gradient_of_k1_and_k2_is_that_of_the_kl_on_average(estimator):
+    torch.manual_seed(1)
+    logits, q = torch.randn(5, dtype=torch.float64, requires_grad=True), torch.randn(5, dtype=torch.float64).log_softmax(0)
+    p = logits.log_softmax(0)
+    (exact,) = torch.autograd.grad((p.exp() * (p - q)).sum(), logits, retain_graph=True)
+    # tokens are drawn from p, so their probabilities are weights without a gradient
+    (mean,) = torch.autograd.grad((p.exp().detach() * kl(p, q, estimator)).sum(), logits)
+    assert torch.allclose(mean, exact)
+
+
 def test_importance_weights_by_hand():
     old, sampler = torch.tensor([0.5, 0.5, 0.5]).log(), torch.tensor([0.5, 0.1, 2.5]).log()
     assert importance_weights(old, sampler, "none", 0.5, 2.0).tolist() == [1, 1, 1]

@@ -192,6 +192,7 @@ def test_a_first_mini_batch_that_is_the_only_one_needs_no_old_log_probs(tmp_path
     train.main(load([*fast, "--run-dir", str(tmp_path / "skipped")]))
     # correction=truncate reads the old log-probs, so the pass happens; with a sampler that agrees the weights are 1
     train.main(load([*fast, "--algorithm.correction=truncate", "--run-dir", str(tmp_path / "scored")]))
+    assert all(m["optimizer/skipped"] == 0 for m in metrics(tmp_path / "skipped"))
     for a, b in zip(metrics(tmp_path / "skipped"), metrics(tmp_path / "scored"), strict=True):
         assert same(a, b, 1e-4)
     assert metrics(tmp_path / "skipped")[0]["policy/kl_old"] == 0.0
@@ -207,11 +208,14 @@ def hopeless(tmp_path):
     return [*SMALL, f"--verifier.name={tmp_path / 'reward.py'}:never", "--rollout.max_generation_batches=3"]
 
 
-def test_groups_without_signal_end_in_a_skipped_step_that_is_counted(hopeless, tmp_path):
+def test_groups_without_signal_end_in_a_skipped_step_that_is_counted_and_said(hopeless, tmp_path, capsys):
     assert train.main(load([*hopeless, "--run-dir", str(tmp_path / "out")])) == 0
     for row in metrics(tmp_path / "out"):
         assert row["sampling/batch_groups"] == row["optimizer/steps"] == row["optimizer/grad_norm"] == 0
+        assert row["optimizer/skipped"] == 1
         assert row["sampling/wasted_groups"] == row["sampling/groups"] >= 3 * 4
+    assert "step 1 has 0 of 4 groups" in capsys.readouterr().out
+    assert (tmp_path / "out" / "rollouts" / "step000001.jsonl").exists(), "what could not be trained on is there to read"
     model, start = (AutoModelForCausalLM.from_pretrained(p) for p in (tmp_path / "out" / "model", tiny.FOLDER))
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), start.parameters(), strict=True))
 
@@ -220,6 +224,39 @@ def test_or_in_an_error_that_says_what_to_do(hopeless, tmp_path, capsys):
     assert train.main(load([*hopeless, "--rollout.when_exhausted=error", "--run-dir", str(tmp_path / "out")])) == 1
     assert re.search(r"only 0 of 4 groups .* 3 generation batches.*rollout\.samples", capsys.readouterr().err)
     assert not (tmp_path / "out" / "summary.json").exists(), "a run with a summary is a run that finished"
+
+
+def test_a_graded_reward_has_a_signal_and_warns_of_missing_labels(tmp_path, capsys):
+    (tmp_path / "rew.py").write_text(
+        "def graded(problem, response, rollout):\n    return 0.1 * sum(map(str.isdigit, response))\n"
+    )
+    assert start([*SMALL, f"--verifier.name={tmp_path / 'rew.py'}:graded", "--run-dir", str(tmp_path / "out"), "--run.steps=1",
+                  "--rollout.samples=16"]) == 0  # fmt: skip
+    (row,) = metrics(tmp_path / "out")
+    assert row["sampling/batch_groups"] > 0
+    assert row["batch/branch_b"] == 0, "no label is no class"
+    assert "gives no error label" in capsys.readouterr().out
+
+
+def test_evaluations_and_epochs_happen_as_often_as_asked(tmp_path, capsys):
+    assert start([*SMALL, "--run.steps=3", "--eval.every=1", "--algorithm.epochs=2", "--run-dir", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert [f"eval after step {n}:" in printed for n in range(5)] == [True] * 4 + [False]
+    assert all(row["optimizer/steps"] == 4 for row in metrics(tmp_path / "out")), "2 mini-batches x 2 epochs"
+
+
+def test_a_limit_of_passes_over_the_data_ends_the_run(tmp_path):
+    rows = [{"problem": f"{a}*7=", "answer": str(a * 7)} for a in range(100, 110)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = [
+        "--data.task=dataset",
+        f"--data.train={tmp_path / 'rows.jsonl'}",
+        "--data.test_size=2",
+        "--algorithm.estimator=grpo",
+    ]
+    assert start([*SMALL, *data, "--run.steps=50", "--run.epochs=1.5", "--run-dir", str(tmp_path / "out")]) == 0
+    assert len(metrics(tmp_path / "out")) == 3, "8 problems, 4 a step: after 12 draws"
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["steps"] == 3
 
 
 # ---- bad input -------------------------------------------------------------------------------------------------------------
@@ -255,6 +292,7 @@ def test_bad_input_exits_with_2_in_one_sentence(tmp_path, capsys, monkeypatch):
         assert says in error
         assert error.count("\n") == 1, error
     assert not loaded, "found before a model was loaded"
+    assert not (tmp_path / "v").exists(), "the mended command can be repeated"
     assert (tmp_path / "used" / "metrics.jsonl").read_text() == "mine"
 
 
@@ -266,7 +304,7 @@ def test_exit_codes_reach_the_shell(tmp_path):
 
 def test_fewer_processes_than_asked_for_is_refused():
     # what `accelerate launch --cpu --num_processes 2` leaves in the environment of its single process
-    printed = run(*SMALL, expect=2, MASTER_ADDR="127.0.0.1", ACCELERATE_MIXED_PRECISION="no")
+    printed = run(*SMALL, expect=2, MASTER_ADDR="127.0.0.1", ACCELERATE_USE_CPU="True")
     assert "torchrun" in printed
 
 

@@ -69,6 +69,8 @@ class Rollout:
     trainer before the update and of the reference model; advantages: float64[T] or one number for all tokens."""
 
     group: int
+    prompt: str
+    gold: str
     prompt_ids: list[int]
     sample: Sample
     version: int

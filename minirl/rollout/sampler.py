@@ -62,7 +62,7 @@ class Sampler:
                 )
         sampled = time.perf_counter()
         done = [
-            (i, Rollout(numbers[i], prompts[i].ids, sample, self.engine.version, text, verdict, verdict_reward(verdict)))
+            (i, record(prompts[i], numbers[i], sample, self.engine.version, text, verdict))
             for i, sample, text, future in pending
             for verdict in [future.result()]
         ]
@@ -92,6 +92,12 @@ class Sampler:
         return taken
 
 
+def record(prompt: Prompt, number: int, sample: Sample, version: int, text: str, verdict: Verdict) -> Rollout:
+    """A verified sample as a record of the run."""
+    gold = prompt.problem.answer
+    return Rollout(number, prompt.text, gold, prompt.ids, sample, version, text, verdict, verdict_reward(verdict))
+
+
 def stable_seed(*parts: int) -> int:
     """A 63-bit seed from integers; different tuples give unrelated seeds."""
     return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
@@ -113,5 +119,6 @@ def as_group(rollouts: Sequence[Rollout]) -> Group:
         rewards=np.array([r.reward for r in rollouts], dtype=np.float64),
         correct=np.array([r.verdict.status == RIGHT for r in rollouts]),
         labels=[r.verdict.label for r in rollouts],
+        scores=np.array([verdict_reward(r.verdict) for r in rollouts], dtype=np.float64),
         entropies=None if any(h is None for h in entropies) else entropies,  # type: ignore[arg-type]
     )

@@ -50,7 +50,7 @@ class Item:
     response: str
     rollout: Mapping[str, Any] | None
     deadline: float
-    key: tuple[str, str, str] | None
+    key: tuple[str, ...] | None
     futures: list[Future] = field(default_factory=list)
 
 
@@ -68,8 +68,8 @@ class VerifierPool:
         self._shares = verifier in ("math", "code")  # a custom reward may depend on more than the response
         self._lock = threading.Lock()
         self._pending: collections.deque[Item] = collections.deque()
-        self._open: dict[tuple[str, str, str], Item] = {}
-        self._known: collections.OrderedDict[tuple[str, str, str], Verdict] = collections.OrderedDict()
+        self._open: dict[tuple[str, ...], Item] = {}
+        self._known: collections.OrderedDict[tuple[str, ...], Verdict] = collections.OrderedDict()
         self._broken: str | None = None
         self._closing = False
         self._asleep = False
@@ -91,7 +91,10 @@ class VerifierPool:
     def submit(self, problem: Problem, response: str, rollout: Mapping[str, Any] | None = None) -> Future:
         """A future of the Verdict. Grading starts at once. rollout: facts that a custom reward function reads."""
         future: Future = Future()
-        key = (problem.id, problem.answer, response) if self._shares and rollout is None else None
+        # All that a verdict depends on: ids are unique within a data set only.
+        facts = repr(problem.facts) if problem.facts else ""
+        shared = self._shares and rollout is None
+        key = (problem.id, problem.prompt, problem.answer, facts, response) if shared else None
         with self._lock:
             if self._broken is not None or self._closing:
                 raise VerifierError(self._broken or "this pool is closed")

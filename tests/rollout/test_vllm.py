@@ -43,7 +43,7 @@ def collect(engine, sampling=SAMPLING, seeds=(1, 2, 3)):
 
 def gap(policy, groups):
     """Largest |sampler - trainer| log-prob over all tokens."""
-    rollouts = [Rollout(0, p, s, 0, "", Verdict("wrong"), 0.0) for p, g in zip(PROMPTS, groups, strict=True) for s in g]
+    rollouts = [Rollout(0, "", "", p, s, 0, "", Verdict("wrong"), 0.0) for p, g in zip(PROMPTS, groups, strict=True) for s in g]
     batch = make_micro_batch(rollouts, list(range(len(rollouts))))
     with torch.no_grad():
         logps, _ = policy.log_probs(batch)

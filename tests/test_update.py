@@ -1,0 +1,150 @@
+"""train.update against an independent formula: every option of the loss, through micro-batches, by its gradient."""
+
+import numpy as np
+import pytest
+import torch
+
+import train
+from minirl import tiny
+from minirl.config import load
+from minirl.distributed import Ranks
+from minirl.policy import Policy
+from minirl.rollout import Rollout, Sample
+from minirl.verify import Verdict
+
+TOK = tiny.tokenizer()
+
+
+def batch():
+    """Two groups of three ragged rollouts: one truncated, one without verdict; no log-probs are the policy's."""
+    rng = np.random.default_rng(3)
+    groups = []
+    for number in range(2):
+        group = []
+        for i, (prompt, response) in enumerate([(5, 3), (2, 6), (7, 4)]):
+            finish = "length" if (number, i) == (0, 1) else "stop"
+            sample = Sample(
+                rng.integers(0, 22, response, dtype=np.int32), rng.normal(-3, 1, response).astype(np.float32), finish
+            )
+            reward = float("nan") if (number, i) == (1, 2) else 0.0
+            ids = rng.integers(0, 22, prompt).tolist()
+            group.append(Rollout(number, "", "", ids, sample, 0, "", Verdict("wrong", "a"), reward))
+            group[-1].advantages = rng.normal(0, 2, response)
+            group[-1].old_log_probs = rng.normal(-3, 1, response).astype(np.float32)
+            group[-1].reference_log_probs = rng.normal(-3, 1, response).astype(np.float32)
+        groups.append(group)
+    return groups
+
+
+def expected(policy, rollouts, low=0.2, high=0.28, dual=3.0, weight=None, kl=None, kl_coefficient=0.0, bonus=0.0, correct=None,
+             drop=lambda r: False):  # fmt: skip
+    """The gradient by the formula, one sequence at a time, with nothing shared with the code under test but the model."""
+    policy.model.zero_grad()
+    kept = [r for r in rollouts if not np.isnan(r.reward) and not drop(r)]
+    tokens = sum(len(r.sample.ids) for r in kept)
+    total = torch.tensor(0.0)
+    for r in kept:
+        ids = torch.tensor([r.prompt_ids + r.sample.ids.tolist()])
+        logits = policy.model(ids).logits[0, len(r.prompt_ids) - 1 : -1]
+        p = logits.softmax(-1)
+        logp = p.log()[torch.arange(len(r.sample.ids)), torch.tensor(r.sample.ids.tolist())]
+        old, sampler, reference = map(torch.tensor, (r.old_log_probs, r.sample.log_probs, r.reference_log_probs))
+        for t in range(len(r.sample.ids)):
+            a, ratio = float(r.advantages[t]), torch.exp(logp[t] - old[t])
+            value = torch.min(ratio * a, torch.clip(ratio, 1 - low, 1 + high) * a)
+            if dual is not None and a < 0:
+                value = torch.max(value, torch.tensor(dual * a))
+            loss = -value * (correct(torch.exp(old[t] - sampler[t])) if correct else 1.0)
+            if kl:
+                loss = loss + kl_coefficient * kl(logp[t], reference[t])
+            loss = loss + bonus * (p[t] * p[t].log()).sum()
+            total = total + loss * (1 / tokens if weight is None else weight(len(r.sample.ids), len(kept)))
+    total.backward()
+    return [p.grad.clone() for p in policy.model.parameters()]
+
+
+CASES = {
+    "plain": ([], {}),
+    "no dual clip": (["--algorithm.dual_clip=null"], {"dual": None}),
+    "clip range": (["--algorithm.clip_low=0.05", "--algorithm.clip_high=0.5"], {"low": 0.05, "high": 0.5}),
+    "sequence-mean": (["--algorithm.aggregation=sequence-mean"], {"weight": lambda length, n: 1 / (n * length)}),
+    "constant": (["--algorithm.aggregation=constant"], {"weight": lambda length, n: 1 / (n * 12)}),
+    "k3": (["--algorithm.kl_coefficient=0.3"], {"kl": lambda p, q: torch.exp(q - p) - 1 - (q - p), "kl_coefficient": 0.3}),
+    "k2": (["--algorithm.kl_coefficient=0.3", "--algorithm.kl_estimator=k2"],
+           {"kl": lambda p, q: (p - q) ** 2 / 2, "kl_coefficient": 0.3}),
+    "entropy bonus": (["--algorithm.entropy_coefficient=0.2"], {"bonus": 0.2}),
+    "truncated importance": (["--algorithm.correction=truncate", "--algorithm.correction_high=1.5"],
+                             {"correct": lambda w: min(w, 1.5)}),
+    "masked importance": (["--algorithm.correction=mask"], {"correct": lambda w: w if 0.5 <= w <= 2.0 else 0.0}),
+    "truncated responses left out": (["--algorithm.mask_truncated=true"], {"drop": lambda r: r.sample.finish == "length"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("budget", [30, 1000])
+def test_the_gradient_is_the_formula_s(case, budget, monkeypatch):
+    options, formula = CASES[case]
+    config = load(
+        [*options, "--rollout.prompts=2", "--algorithm.mini_batch_prompts=2", f"--optimizer.micro_batch_tokens={budget}"]
+    )
+    policy = Policy(config, Ranks(), len(TOK))
+    groups = batch()
+    wanted = expected(policy, [r for g in groups for r in g], **formula)
+    policy.model.zero_grad()
+    got = []
+    monkeypatch.setattr(policy, "step", lambda lr: got.extend(p.grad.clone() for p in policy.model.parameters()) or 1.0)
+    train.update(policy, groups, 1e-3, config)
+    assert len(got) == len(wanted)
+    scale = max(g.abs().max().item() for g in wanted)
+    for a, b in zip(got, wanted, strict=True):
+        assert torch.allclose(a, b, atol=1e-5 * scale), case
+
+
+def steps_of(config, groups, monkeypatch):
+    """The gradients of all optimizer steps of one update, the weights never changing."""
+    policy = Policy(config, Ranks(), len(TOK))
+    taken = []
+
+    def step(lr):
+        taken.append([p.grad.clone() for p in policy.model.parameters()])
+        policy.model.zero_grad()
+        return 1.0
+
+    monkeypatch.setattr(policy, "step", step)
+    stats = train.update(policy, groups, 1e-3, config)
+    return taken, stats, policy
+
+
+def test_mini_batches_hold_whole_groups_and_epochs_repeat_them(monkeypatch):
+    config = load(["--rollout.prompts=2", "--algorithm.mini_batch_prompts=1", "--algorithm.epochs=2"])
+    groups = batch()
+    taken, stats, policy = steps_of(config, groups, monkeypatch)
+    assert len(taken) == len(stats.grad_norms) == 4
+    for index, group in enumerate([*groups, *groups]):
+        for a, b in zip(taken[index], expected(policy, group), strict=True):
+            assert torch.allclose(a, b, atol=1e-4)
+
+
+def test_a_short_last_mini_batch_is_scaled_down(monkeypatch):
+    config = load(["--rollout.prompts=4", "--algorithm.mini_batch_prompts=4"])
+    groups = batch()
+    taken, _, policy = steps_of(config, groups, monkeypatch)
+    for a, b in zip(taken[0], expected(policy, [r for g in groups for r in g]), strict=True):
+        assert torch.allclose(a, b / 2, atol=1e-4), "two of four groups"
+
+
+def test_the_sampler_s_log_probs_are_the_old_ones_when_asked():
+    config = load(["--algorithm.old_log_probs=sampler"])
+    groups = batch()
+    train.score_old_policy(Policy(config, Ranks(), len(TOK)), groups, config.build_strategy(), config)
+    assert all(np.array_equal(r.old_log_probs, r.sample.log_probs) for g in groups for r in g)
+
+
+def test_a_batch_whose_responses_are_all_left_out_takes_no_step(monkeypatch):
+    config = load(["--rollout.prompts=2", "--algorithm.mini_batch_prompts=2"])
+    groups = batch()
+    for rollout in (r for g in groups for r in g):
+        rollout.reward = float("nan")
+    taken, stats, _ = steps_of(config, groups, monkeypatch)
+    assert taken == []
+    assert stats.skipped == 1

@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from transformers.utils import logging as transformers_logging
 
 from minirl import plan
@@ -185,9 +186,8 @@ class Policy:
         self.reference: LogProbHead | None = None
         if config.algorithm.kl_coefficient > 0:
             # Whole on every rank, in the compute precision: it takes no part in the training that ZeRO shards.
-            plugin = ranks.accelerator.state.deepspeed_plugin
-            with contextlib.nullcontext() if plugin is None else plugin.zero3_init_context_manager(enable=False):
-                frozen = load_model(config.model)
+            unset_hf_deepspeed_config()
+            frozen = load_model(config.model)
             dtype = torch.bfloat16 if ranks.zero is not None and config.model.dtype == "bfloat16" else torch.float32
             frozen = frozen.to(ranks.device, dtype).requires_grad_(False).eval()
             self.reference = LogProbHead(frozen, config.rollout.temperature, vocabulary, False)

@@ -9,6 +9,7 @@ Everything that depends on vLLM's version is in this file. Known to work: vLLM 0
 import importlib.metadata
 import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,12 @@ class VllmEngine:
         self.sleeps = gpu and v.sleep
         longest_response = max(config.rollout.max_response_tokens, config.eval.max_response_tokens or 0)
         more: dict[str, Any] = {"enable_sleep_mode": True} if self.sleeps else {}
+        if not gpu and v.tensor_parallel > 1:
+            # vLLM's CPU ranks talk through shared memory of a fixed name, refuse one that exists, and leave theirs behind.
+            if ranks.main:
+                for stale in Path("/dev/shm").glob("*-cpushm_*"):
+                    stale.unlink(missing_ok=True)
+            ranks.barrier()
         try:
             self.llm = vllm.LLM(
                 model=model_source(config.model), revision=config.model.revision, skip_tokenizer_init=True, seed=0,

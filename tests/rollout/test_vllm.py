@@ -134,10 +134,12 @@ def rows(folder):
 
 
 def test_three_steps_with_zero_3_over_two_ranks_are_those_of_one_plain_process(tmp_path):
-    launch(tmp_path / "plain")
+    kl = ("--algorithm.kl_coefficient=0.01",)
+    launch(tmp_path / "plain", *kl)
+    # With a KL to the starting model, which ZeRO-3 leaves whole
     accelerate = (Path(sys.executable).parent / "accelerate", "launch", "--num_processes", "2", "--main_process_port", "29651",
                   "--config_file", ROOT / "configs" / "accelerate" / "zero3.yaml")  # fmt: skip
-    launch(tmp_path / "zero3", launcher=accelerate)
+    launch(tmp_path / "zero3", *kl, launcher=accelerate)
     one, two = rows(tmp_path / "plain"), rows(tmp_path / "zero3")
     assert len(one) == len(two) == 3
     for a, b in zip(one, two, strict=True):
@@ -145,6 +147,23 @@ def test_three_steps_with_zero_3_over_two_ranks_are_those_of_one_plain_process(t
             assert a[key] == pytest.approx(b[key], rel=1e-3, abs=1e-4), key
         assert max(a["policy/gap_max"], b["policy/gap_max"]) < 1e-4
     assert (tmp_path / "zero3" / "summary.json").exists()
+
+
+def test_two_ranks_that_hold_one_engine_together_give_the_curve_of_one(tmp_path):
+    launch(tmp_path / "one", "--run.steps=2")
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29681")
+    launch(tmp_path / "two", "--run.steps=2", "--rollout.vllm.tensor_parallel=2", launcher=torchrun)
+    for a, b in zip(rows(tmp_path / "one"), rows(tmp_path / "two"), strict=True):
+        assert a["reward/accuracy"] == b["reward/accuracy"]
+        assert a["sampling/tokens"] == b["sampling/tokens"]
+        assert a["optimizer/grad_norm"] == pytest.approx(b["optimizer/grad_norm"], rel=1e-3)
+        assert b["policy/gap_max"] < 1e-4
+
+
+def test_more_tensor_parallel_ranks_than_processes_is_refused(tmp_path):
+    assert "tensor_parallel=2 does not divide the 1 ranks" in launch(
+        tmp_path / "a", "--rollout.vllm.tensor_parallel=2", expect=2
+    )
 
 
 def test_the_guard_ends_a_run_whose_sampler_is_another_policy(tmp_path):

@@ -5,8 +5,8 @@
 2. With --smollm2 (a folder with SmolLM2-135M-Instruct, see minirl/convert.py): 30 steps of dapo+edas on four-shot arithmetic,
    and its accuracy step by step.
 
-Each run is a process of its own, so engines and process groups start clean. --small runs the same code on a CPU in a minute, with
-the embedded model, to show that the script itself works. Prints tables and writes OUT/gpu_smoke.json.
+Each run is a process of its own, so engines and process groups start clean. --small runs the same code on a CPU in a minute,
+with the embedded model, to show that the script itself works. Prints tables and writes OUT/gpu_smoke.json.
 """
 
 import argparse
@@ -21,8 +21,9 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SHAPE = {"hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
-         "intermediate_size": 3072, "vocab_size": 151_936, "tie_word_embeddings": True, "max_position_embeddings": 40_960}  # fmt: skip
+SHAPE = {"hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8,
+         "head_dim": 128, "intermediate_size": 3072, "vocab_size": 151_936, "tie_word_embeddings": True,
+         "max_position_embeddings": 40_960}  # fmt: skip
 
 
 def random_model(folder: Path) -> None:
@@ -94,15 +95,17 @@ def main() -> None:
     arguments = parser.parse_args()
     out = Path(arguments.out)
     out.mkdir(parents=True, exist_ok=True)
-    options = ["--rollout.engine=vllm", "--algorithm.estimator=grpo", "--optimizer.warmup_steps=0", "--eval.every=0", "--run.steps=4",
-               "--eval.problems=4", "--eval.samples=1", "--eval.k=1", "--run.save_rollouts=0", "--rollout.gap_stop=10"]  # fmt: skip
+    options = ["--rollout.engine=vllm", "--algorithm.estimator=grpo", "--optimizer.warmup_steps=0", "--eval.every=0",
+               "--run.steps=4", "--eval.problems=4", "--eval.samples=1", "--eval.k=1", "--run.save_rollouts=0",
+               "--rollout.gap_stop=10"]  # fmt: skip
     if arguments.small:
         options += ["--rollout.prompts=4", "--algorithm.mini_batch_prompts=4"]
     else:
         random_model(out / "model")
         options += [
-            f"--model.path={out / 'model'}", "--model.dtype=bfloat16", "--model.gradient_checkpointing=true", "--rollout.prompts=64",
-            "--rollout.samples=8", "--algorithm.mini_batch_prompts=64", "--rollout.max_response_tokens=512",
+            f"--model.path={out / 'model'}", "--model.dtype=bfloat16", "--model.gradient_checkpointing=true",
+            "--rollout.prompts=64", "--rollout.samples=8", "--algorithm.mini_batch_prompts=64",
+            "--rollout.max_response_tokens=512",
             "--eval.max_response_tokens=16", "--rollout.max_sequences=512", "--optimizer.lr=1e-6",
         ]  # fmt: skip
     accelerate = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "1"]
@@ -110,8 +113,9 @@ def main() -> None:
     runs = [train(out, "plain", options, [sys.executable]), train(out, "zero3", options, zero)]
     if arguments.smollm2:
         config = str(ROOT / "configs" / "smollm2-fewshot.yaml")
-        steps = [config, f"--model.path={arguments.smollm2}", "--model.dtype=bfloat16", "--rollout.engine=vllm", "--rollout.prompts=32",
-                 "--rollout.samples=16", "--algorithm.mini_batch_prompts=16", "--optimizer.micro_batch_tokens=16384"]  # fmt: skip
+        steps = [config, f"--model.path={arguments.smollm2}", "--model.dtype=bfloat16", "--rollout.engine=vllm",
+                 "--rollout.prompts=32", "--rollout.samples=16", "--algorithm.mini_batch_prompts=16",
+                 "--optimizer.micro_batch_tokens=16384"]  # fmt: skip
         runs.append(train(out, "smollm2", steps, [sys.executable]))
     print(f"\n{'median step':14} {'sample':>8} {'verify':>8} {'old':>8} {'update':>8} {'sync':>8} {'step':>8} "
           f"{'tok/s':>9} {'upd tok/s':>9} {'peak GiB':>9} {'gap mean':>9} {'gap max':>9}")  # fmt: skip

@@ -83,7 +83,7 @@ def train(config: Config) -> None:
             begin = time.perf_counter()
             sampler.take_seconds()  # those of an evaluation are not this step's
             # 1. Sample and verify, until the batch is full of groups that can teach something.
-            batch, surplus, generated = fill_batch(sampler, prompts, order, surplus, config)
+            batch, surplus, generated = fill_batch(sampler, prompts, order, surplus, policy.version, config)
             surplus = surplus if step < config.run.steps else []  # at the end they are waste
             engine.sleep()
             sampled = time.perf_counter()
@@ -119,7 +119,7 @@ def train(config: Config) -> None:
 
 
 def fill_batch(
-    sampler: Sampler, prompts: list[Prompt], order: Order, carried: Groups, config: Config
+    sampler: Sampler, prompts: list[Prompt], order: Order, carried: Groups, version: int, config: Config
 ) -> tuple[Groups, Groups, Groups]:
     """(batch of `rollout.prompts` groups, kept groups beyond it, everything generated).
 
@@ -127,6 +127,10 @@ def fill_batch(
     more prompts are sampled, as many as the share kept so far lets expect, up to `max_generation_batches`.
     """
     r = config.rollout
+    if sampler.engine.version != version:
+        raise RunError(
+            f"the engine holds the weights of version {sampler.engine.version}, the policy is at {version}: a push is missing"
+        )
     sampling = Sampling(r.samples, r.temperature, r.max_response_tokens)
     kept, generated = list(carried), Groups()
     dynamic = config.algorithm.recipe.dynamic_sampling

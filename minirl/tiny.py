@@ -1,7 +1,7 @@
-"""Makes the embedded model: a Qwen3 of about 0.15M parameters that multiplies carelessly. `python -m minirl.tiny FOLDER`
+"""Makes the embedded model: a Qwen3 of 0.19M parameters that multiplies carelessly. `python -m minirl.tiny FOLDER`
 
 The package carries the result (minirl/tiny_model), so that the first command of a newcomer trains at once; this command makes
-it again, in about a minute on one core. The warm start is supervised by a careless teacher: the model knows the format and is
+it again, in two minutes on one core. The warm start is supervised by a careless teacher: the model knows the format and is
 right about two times in five, with wrong answers both varied and repeated, so that there is something to reinforce.
 """
 

@@ -250,6 +250,8 @@ def test_a_failing_self_test_is_a_clear_error(tmp_path):
 
 
 PARENT = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits it ignored
 import sys, threading, time
 from minirl.tasks import Problem
 from minirl.verify.pool import VerifierPool

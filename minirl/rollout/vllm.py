@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from minirl.config import Config, ConfigError
+from minirl.config import Config, ConfigError, RunError
 from minirl.policy import Policy, model_source
+from minirl.report import say
 from minirl.rollout import LENGTH, STOP, Sample, Sampling
 
 KNOWN = ((0, 26), (0, 32))  # first and last minor version that this file was written for
@@ -66,6 +67,8 @@ class VllmEngine:
     def __init__(self, config: Config, policy: Policy, ends: Sequence[int], longest_prompt: int) -> None:
         """ends: stop ids; longest_prompt: tokens, which fixes the engine's context together with the longest response."""
         vllm = import_vllm()
+        if policy.ranks.main and (note := version_note()):
+            say(f"warning: {note}")
         v, ranks = config.rollout.vllm, policy.ranks
         if ranks.size % v.tensor_parallel:
             raise ConfigError(
@@ -122,11 +125,21 @@ class VllmEngine:
             places[name] = i
             self.engine.add_request(name, {"prompt_token_ids": prompt}, self.parameters(sampling, seed))
         while self.engine.has_unfinished_requests():
-            for output in self.engine.step():
+            for output in self.step():
                 if output.finished:
                     # 0.32 appends a random suffix to the request's name
                     place = places[output.request_id.split("-")[0]]
                     yield place, [self.sample(completion) for completion in output.outputs]
+
+    def step(self) -> list[Any]:
+        """One step of the engine. RunError, with what to lower, when the GPU's memory does not suffice."""
+        try:
+            return self.engine.step()
+        except torch.OutOfMemoryError as error:
+            raise RunError(
+                f"vLLM ran out of memory while sampling: {' '.join(str(error).split())[:300]}; lower rollout.max_sequences or "
+                "rollout.vllm.gpu_memory_utilization"
+            ) from error
 
     def parameters(self, sampling: Sampling, seed: int) -> Any:
         """vLLM's SamplingParams, every field that shapes the distribution given."""

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from minirl import tiny
-from minirl.config import load
+from minirl.config import RunError, load
 from minirl.distributed import Ranks
 from minirl.policy import Policy, make_micro_batch
 from minirl.rollout import Rollout, Sampling, build_engine
+from minirl.rollout.vllm import version_note
 from minirl.verify import Verdict
 from tests.conftest import ROOT
 
@@ -110,6 +111,22 @@ def test_ids_beyond_the_tokenizer_have_no_probability(policy, engine):
     narrow = engine.model.compute_logits(hidden)
     assert torch.isfinite(narrow[:, : policy.vocabulary]).all()
     assert (narrow[:, policy.vocabulary :] == -torch.inf).all()
+
+
+def test_running_out_of_memory_says_what_to_lower(engine, monkeypatch):
+    def fail():
+        raise torch.OutOfMemoryError("tried to allocate 2 GiB")
+
+    monkeypatch.setattr(engine.engine, "step", fail)
+    with pytest.raises(RunError, match=r"tried to allocate 2 GiB; lower rollout\.max_sequences"):
+        engine.step()
+
+
+def test_unknown_versions_are_said(monkeypatch):
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.26.1")
+    assert version_note() is None
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.41.0")
+    assert "vLLM 0.41.0 is outside" in str(version_note())
 
 
 # ---- whole runs ------------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin on a sh
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from minirl import config as configuration
-from minirl.config import Config, ConfigError, RolloutConfig, RunError
+from minirl.config import Config, ConfigError, RunError
 
 if __name__ == "__main__":
     # Before torch is imported: help and a mistake on the command line should not take seconds.
@@ -31,7 +31,7 @@ from minirl.distributed import Ranks
 from minirl.evaluate import evaluate
 from minirl.metrics import UpdateStats, batch_metrics
 from minirl.policy import Policy, check_context, learning_rate, load_tokenizer, model_plan
-from minirl.report import Reporter, new_run_folder, say
+from minirl.report import Reporter, check_gap, new_run_folder, say, warn
 from minirl.rollout import Rollout, Sampling, build_engine
 from minirl.rollout.sampler import Sampler, as_group
 from minirl.verify import VerifierError
@@ -219,37 +219,6 @@ def update(policy: Policy, batch: Groups, lr: float, config: Config) -> UpdateSt
             stats.add(weight > 0, fresh, logps, old_logps, sampler_logps, entropy, surrogate, importance, reference_kl)
         stats.grad_norms.append(policy.step(lr))
     return stats
-
-
-def warn(step: int, metrics: dict[str, float], config: Config) -> None:
-    """Says what makes a step worth less than it looks."""
-    wanted, got = config.rollout.prompts, metrics["sampling/batch_groups"]
-    if got < wanted:
-        say(
-            f"warning: step {step} has {got:.0f} of {wanted} groups: of {metrics['sampling/groups']:.0f} sampled, only "
-            f"{metrics['groups/informative']:.0%} have rewards that differ" + ("; the update was skipped" if not got else "")
-        )
-    if step == 1 and "edas" in config.algorithm.estimator and metrics["response/unlabelled"]:
-        say(
-            f"warning: the verifier gives no error label for {metrics['response/unlabelled']:.0%} of the responses, and EDAS "
-            "leaves those alone: a reward function can return a Verdict with a label"
-        )
-
-
-def check_gap(metrics: dict[str, float], config: RolloutConfig) -> None:
-    """Warns or ends the run when the sampler's log-probs are not the trainer's: the rollouts are then of another policy."""
-    gap = metrics["policy/gap_mean"]
-    text = (
-        f"sampler and trainer log-probs differ by {gap:.2g} nats on average ({metrics['policy/gap_max']:.2g} at most) on the "
-        "same tokens and weights"
-    )
-    if gap > config.gap_stop:
-        raise RunError(
-            f"{text}, more than rollout.gap_stop={config.gap_stop}: the engine holds other weights, another temperature or "
-            "another precision than the trainer; with rollout.engine=transformers there is no gap to compare with"
-        )
-    if gap > config.gap_warn:
-        say(f"warning: {text}, more than rollout.gap_warn={config.gap_warn}; algorithm.correction=truncate weighs it")
 
 
 def main(config: Config) -> int:

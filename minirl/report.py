@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 from tqdm import tqdm
 
-from minirl.config import Config, ConfigError, as_tree
+from minirl.config import Config, ConfigError, RolloutConfig, RunError, as_tree
 from minirl.distributed import is_main_process
 from minirl.rollout import Rollout
 from minirl.verify import VerifierError
@@ -129,6 +129,37 @@ def console_line(step: int, steps: int, m: dict[str, float]) -> str:
         f"{m['response/tokens']:.1f} cut {m['response/truncated']:.0%} errors {m['verify/errors']:.0f} | {m['time/step']:.2f} "
         f"s, tok/s sample {m['speed/sample']:,.0f} update {m['speed/update']:,.0f}"
     )
+
+
+def warn(step: int, metrics: dict[str, float], config: Config) -> None:
+    """Says what makes a step worth less than it looks."""
+    wanted, got = config.rollout.prompts, metrics["sampling/batch_groups"]
+    if got < wanted:
+        say(
+            f"warning: step {step} has {got:.0f} of {wanted} groups: of {metrics['sampling/groups']:.0f} sampled, only "
+            f"{metrics['groups/informative']:.0%} have rewards that differ" + ("; the update was skipped" if not got else "")
+        )
+    if step == 1 and "edas" in config.algorithm.estimator and metrics["response/unlabelled"]:
+        say(
+            f"warning: the verifier gives no error label for {metrics['response/unlabelled']:.0%} of the responses, and EDAS "
+            "leaves those alone: a reward function can return a Verdict with a label"
+        )
+
+
+def check_gap(metrics: dict[str, float], config: RolloutConfig) -> None:
+    """Warns or ends the run when the sampler's log-probs are not the trainer's: the rollouts are then of another policy."""
+    gap = metrics["policy/gap_mean"]
+    text = (
+        f"sampler and trainer log-probs differ by {gap:.2g} nats on average ({metrics['policy/gap_max']:.2g} at most) on the "
+        "same tokens and weights"
+    )
+    if gap > config.gap_stop:
+        raise RunError(
+            f"{text}, more than rollout.gap_stop={config.gap_stop}: the engine holds other weights, another temperature or "
+            "another precision than the trainer; with rollout.engine=transformers there is no gap to compare with"
+        )
+    if gap > config.gap_warn:
+        say(f"warning: {text}, more than rollout.gap_warn={config.gap_warn}; algorithm.correction=truncate weighs it")
 
 
 def readable(r: Rollout) -> dict[str, Any]:

@@ -12,11 +12,6 @@ from minirl.rollout.sampler import EVALUATION, Sampler, as_group
 from minirl.verify import NO_ANSWER
 
 
-def pass_at_k(n: int, c: int, k: int) -> float:
-    """Unbiased pass@k of a problem with c right of n samples (Chen et al. 2021); ValueError when k > n."""
-    return rho(n, c, k)
-
-
 def evaluate(sampler: Sampler, prompts: Sequence[Prompt], config: EvalConfig) -> dict[str, float]:
     """Metrics over `prompts`, `config.samples` responses each; the same random numbers at every call.
 
@@ -32,7 +27,7 @@ def evaluate(sampler: Sampler, prompts: Sequence[Prompt], config: EvalConfig) ->
         raise RunError(f"no response has a verdict, so nothing can be learned: {rollouts[0].verdict.detail}")
     return {
         "pass@1": float(np.mean([c / n for n, c in counted])),
-        "pass@k": float(np.mean([pass_at_k(n, c, min(config.k, n)) for n, c in counted])),
+        "pass@k": float(np.mean([rho(n, c, min(config.k, n)) for n, c in counted])),
         "k": config.k,
         "error_diversity": diversity(made)["error_diversity"],
         "no_answer": float(np.mean([r.verdict.label == NO_ANSWER for r in rollouts])),

@@ -61,18 +61,19 @@ def train(config: Config) -> None:
     v = config.verifier
     with new_run_folder(config) as folder, VerifierPool(*v.pool(), v.workers, v.timeout) as pool:
         ranks = Ranks(config.model.dtype)
+        if ranks.main:
+            memory = model_plan(config, ranks) if ranks.gpu_gib else []  # on a GPU that is too small, the arithmetic first
+            for line in (*notes, *configuration.plan(config, *sizes, ranks.size), *memory, f"run folder {folder}"):
+                say(line)
+            say(f"first prompt, as the model sees it: {tokenizer.decode(prompts[0].ids)!r}")
+            if v.name == "code":
+                say(confinement())
         policy = Policy(config, ranks, len(tokenizer))
         engine = build_engine(config, policy, tokenizer, longest)
         sampler = Sampler(engine, tokenizer, pool, ranks, config.run.seed, config.rollout.stop)
         strategy = config.build_strategy()
         order = Order(len(prompts), config.run.seed)
         reporter = Reporter(folder, config.run.steps, config.algorithm.epochs)
-        if ranks.main:
-            for line in (*notes, *configuration.plan(config, *sizes, ranks.size), f"run folder {folder}"):
-                say(line)
-            say(f"first prompt, as the model sees it: {tokenizer.decode(prompts[0].ids)!r}")
-            if v.name == "code":
-                say(confinement())
 
         before = evaluate(sampler, test[: config.eval.problems], config.eval)
         reporter.evaluation(0, before)

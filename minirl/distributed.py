@@ -21,7 +21,8 @@ def is_main_process() -> bool:
 
 class Ranks:
     """This process among the processes of the run. rank, size: int; main: first rank; device: torch.device;
-    zero: DeepSpeed's ZeRO stage, None without DeepSpeed; accelerator: accelerate's handle."""
+    zero: DeepSpeed's ZeRO stage, None without DeepSpeed; gpu_gib: memory of a GPU, None without one; accelerator: accelerate's
+    handle."""
 
     def __init__(self, dtype: str = "float32") -> None:
         """Starts accelerate as its launcher was told; dtype: compute precision under DeepSpeed. ConfigError when the launcher's
@@ -57,6 +58,7 @@ class Ranks:
             raise ConfigError(f"the launcher started {asked} processes but accelerate sees {self.accelerator.num_processes}")
         self.rank, self.size = self.accelerator.process_index, self.accelerator.num_processes
         self.main, self.device = self.rank == 0, self.accelerator.device
+        self.gpu_gib = torch.cuda.get_device_properties(self.device).total_memory / 2**30 if gpu else None
 
     def gather(self, items: list[Any]) -> list[Any]:
         """The concatenation of every rank's `items` (any picklable values), the same on all ranks."""

@@ -3,7 +3,7 @@ the code asks which."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import cos, pi
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from transformers.utils import logging as transformers_logging
 
 from minirl import plan
-from minirl.config import EMBEDDED, Config, ConfigError, ModelConfig, OptimizerConfig, RunError
+from minirl.config import EMBEDDED, Config, ConfigError, ModelConfig, OptimizerConfig, PlanConfig, RunError
 from minirl.distributed import Ranks
 from minirl.loss import log_probs_and_entropy
 from minirl.packing import micro_batches
@@ -71,8 +71,10 @@ def check_context(config: Config, longest_prompt: int) -> None:
         )
 
 
-def model_plan(config: Config) -> list[str]:
-    """Size and memory of the model, for people, from its config alone."""
+def model_plan(config: Config, ranks: Ranks | None = None) -> list[str]:
+    """Size and memory of the model, for people, from its config alone: on the GPUs of `ranks`, else on those of config.plan."""
+    if ranks is not None and ranks.gpu_gib is not None:
+        config = replace(config, plan=PlanConfig(ranks.size, ranks.gpu_gib, ranks.zero))
     return plan.report(config, plan.measure(load(AutoConfig, config.model)))
 
 

@@ -1,6 +1,6 @@
 """Run under torchrun by tests/test_zero.py: the same optimizer steps plain or DDP and under each ZeRO stage.
 
-torchrun --nproc_per_node N equivalence.py OUT STAGE [STAGE ...]        STAGE: plain, 0, 1, 2, 3
+torchrun --nproc_per_node N equivalence.py OUT STAGE [STAGE ...]        STAGE: plain, 0, 1, 2, 3, 3-offload
 """
 
 import os
@@ -32,8 +32,10 @@ def rollouts() -> list[Rollout]:
 def run(stage: str, folder: str) -> dict:
     os.environ["ACCELERATE_USE_DEEPSPEED"] = str(stage != "plain").lower()
     if stage != "plain":
-        os.environ["ACCELERATE_DEEPSPEED_ZERO_STAGE"] = stage
-        os.environ["ACCELERATE_DEEPSPEED_ZERO3_INIT"] = str(stage == "3").lower()
+        number, _, offload = stage.partition("-")
+        os.environ["ACCELERATE_DEEPSPEED_ZERO_STAGE"] = number
+        os.environ["ACCELERATE_DEEPSPEED_ZERO3_INIT"] = str(number == "3").lower()
+        os.environ["ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE"] = "cpu" if offload else "none"
     AcceleratorState._reset_state(True)
     ranks = Ranks()
     policy = Policy(load(["--optimizer.micro_batch_tokens=40"]), ranks, len(tiny.tokenizer()))

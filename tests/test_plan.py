@@ -1,11 +1,14 @@
 """The plan's arithmetic against numbers worked out by hand."""
 
+from types import SimpleNamespace
+
 import pytest
 from transformers import Qwen3Config
 
 from minirl import plan
 from minirl.config import load
 from minirl.plan import GIB, Model
+from minirl.policy import model_plan
 
 EIGHT = Model(parameters=8_000_000_000, layers=36, hidden=4096, vocabulary=151_936, kv_heads=8, head_dim=128)
 OPTIONS = ["--model.dtype=bfloat16", "--rollout.engine=vllm", "--data.max_prompt_tokens=2048",
@@ -55,3 +58,10 @@ def test_a_run_that_cannot_fit_is_warned_of():
     assert any("WARNING" in line and "do not fit a GPU of 80 GiB" in line for line in small)
     full = plan.report(load([*OPTIONS, "--rollout.vllm.gpu_memory_utilization=0.1"]), EIGHT)
     assert any("KV cache cannot hold one sequence of 10,240 tokens" in line for line in full)
+
+
+def test_a_run_plans_with_the_gpus_that_it_has():
+    small = SimpleNamespace(size=2, gpu_gib=0.002, zero=3)
+    lines = model_plan(load(["--rollout.engine=vllm"]), small)
+    assert any("2 GPUs of 0.002 GiB with ZeRO-3" in line for line in lines)
+    assert any("WARNING" in line and "do not fit a GPU of 0.002 GiB" in line for line in lines)

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -294,6 +295,28 @@ def test_bad_input_exits_with_2_in_one_sentence(tmp_path, capsys, monkeypatch):
     assert not loaded, "found before a model was loaded"
     assert not (tmp_path / "v").exists(), "the mended command can be repeated"
     assert (tmp_path / "used" / "metrics.jsonl").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("missing", "arguments", "says"),
+    [
+        ("vllm", ["--rollout.engine=vllm"], r"needs vLLM.*pip install 'minirl\[gpu\]'.*rollout\.engine=transformers"),
+        ("deepspeed", [], r"asks for DeepSpeed, which is not installed: pip install 'minirl\[gpu\]'"),
+    ],
+)
+def test_what_is_not_installed_is_named_with_the_remedy(missing, arguments, says, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, missing, None)  # Python's own way to say that a module cannot be imported
+    if missing == "deepspeed":
+        monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    assert start([*SMALL, *arguments, "--run-dir", str(tmp_path / "out")]) == 2
+    assert re.search(says, capsys.readouterr().err)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_folder_without_weights_is_bad_input(tmp_path, capsys):
+    shutil.copytree(tiny.FOLDER, tmp_path / "model", ignore=shutil.ignore_patterns("*.safetensors"))
+    assert start([*SMALL, f"--model.path={tmp_path / 'model'}", "--run-dir", str(tmp_path / "out")]) == 2
+    assert re.search(r"model\.path='.*model'.*weights", capsys.readouterr().err)
 
 
 def test_exit_codes_reach_the_shell(tmp_path):

@@ -12,7 +12,7 @@ from tests.conftest import ROOT
 
 pytest.importorskip("deepspeed", reason="needs DeepSpeed")
 
-STAGES = ("plain", "0", "1", "2", "3")
+STAGES = ("plain", "0", "1", "2", "3", "3-offload")
 
 
 @pytest.fixture(scope="module", params=[1, 2])

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from minirl import tiny
 from minirl.config import RunError, load
@@ -183,6 +184,20 @@ def test_two_ranks_that_hold_one_engine_together_give_the_curve_of_one(tmp_path,
         assert a["sampling/tokens"] == b["sampling/tokens"]
         assert a["optimizer/grad_norm"] == pytest.approx(b["optimizer/grad_norm"], rel=1e-3)
         assert b["policy/gap_max"] < 1e-4
+
+
+def test_an_output_layer_of_its_own_is_pushed_too(tmp_path):
+    tied = AutoModelForCausalLM.from_pretrained(tiny.FOLDER)
+    config = tied.config
+    config.tie_word_embeddings = False
+    untied = AutoModelForCausalLM.from_config(config)
+    untied.load_state_dict(tied.state_dict() | {"lm_head.weight": tied.lm_head.weight.flip(0) + 0.1})
+    untied.save_pretrained(tmp_path / "model")
+    TOK.save_pretrained(tmp_path / "model")
+    launch(tmp_path / "run", "--optimizer.lr=1e-2", f"--model.path={tmp_path / 'model'}", "--algorithm.estimator=grpo")
+    assert sum(row["optimizer/steps"] for row in rows(tmp_path / "run")) >= 2
+    trained = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model")
+    assert not torch.equal(trained.lm_head.weight, trained.get_input_embeddings().weight)
 
 
 def test_more_tensor_parallel_ranks_than_processes_is_refused(tmp_path):

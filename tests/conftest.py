@@ -4,6 +4,8 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -11,3 +13,13 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # train.py is a script beside the package, not a part of it
+
+# Files whose tests start several ranks or engines: one after the other in one of the two test processes, and first, as they
+# are the longest. The tests of any other file stay together too, and share what it built.
+HEAVY = ("test_vllm.py", "test_zero.py", "test_resume.py")
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.path.name not in HEAVY)
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group("ranks" if item.path.name in HEAVY else str(item.path)))

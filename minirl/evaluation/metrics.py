@@ -6,6 +6,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import lgamma, log, log1p
+from statistics import fmean as mean
 from typing import Any
 
 import numpy as np
@@ -77,8 +78,8 @@ def problem_metrics(samples: Sequence[Mapping[str, Any]], ks: Sequence[int]) -> 
     """The metrics of one problem from its samples (rows of samples.jsonl); NaN where one is not defined.
 
     accuracy: mean over samples with a verdict (avg@n); pass@k, maj@k: see above, NaN with fewer than k verdicts (maj@k also
-    where the verifier names no answers, as for code); error_diversity: different wrong answers / wrong ones; no_answer, truncated: shares of all
-    samples; tokens: mean length; right, wrong, errors: counts.
+    where the verifier names no answers, as for code); error_diversity: different wrong answers / wrong ones, as in training;
+    no_answer, truncated: shares of all samples; tokens: mean length; right, wrong, errors: counts.
     """
     statuses = Counter(s["status"] for s in samples)
     judged = [s for s in samples if s["status"] != ERROR]
@@ -92,9 +93,9 @@ def problem_metrics(samples: Sequence[Mapping[str, Any]], ks: Sequence[int]) -> 
     row = {
         "accuracy": right / n if n else nan,
         "error_diversity": len(set(labels)) / len(labels) if labels else nan,
-        "no_answer": sum(s["label"] in NOT_FOUND for s in samples) / len(samples),
-        "truncated": sum(s["finish"] == LENGTH for s in samples) / len(samples),
-        "tokens": sum(s["tokens"] for s in samples) / len(samples),
+        "no_answer": mean(s["label"] in NOT_FOUND for s in samples),
+        "truncated": nan if any(s["finish"] is None for s in samples) else mean(s["finish"] == LENGTH for s in samples),
+        "tokens": nan if any(s["tokens"] is None for s in samples) else mean(s["tokens"] for s in samples),
     }
     for k in ks:
         row[f"pass@{k}"] = pass_at_k(n, right, k) if k <= n else nan
@@ -103,8 +104,7 @@ def problem_metrics(samples: Sequence[Mapping[str, Any]], ks: Sequence[int]) -> 
 
 
 def bootstrap(values: Floats, seed: int, resamples: int = RESAMPLES) -> Floats:
-    """float[R] (or [R, M]): means of `values`, float[P] (or [P, M]), over problems drawn with replacement. The same seed draws the
-    same problems for every array of P rows, so differences of two results are a paired bootstrap."""
+    """float[R] (or [R, M]): means of `values`, float[P] (or [P, M]), over P problems drawn with replacement."""
     rng, count = np.random.default_rng(seed), len(values)
     means = []
     for start in range(0, resamples, 500):
@@ -119,28 +119,41 @@ def interval(replicates: Floats, level: float = 0.95) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def mean_interval(values: Sequence[float] | Floats, seed: int) -> dict[str, float | int | None]:
-    """{mean, low, high, problems} of one number a problem: 95% percentile bootstrap over problems. NaNs are left out and
-    lower `problems`; None where nothing is left."""
-    kept = np.asarray(values, dtype=np.float64)
-    kept = kept[~np.isnan(kept)]
-    if not len(kept):
+def mean_intervals(columns: Mapping[str, Floats], seed: int) -> dict[str, dict[str, float | int | None]]:
+    """{mean, low, high, problems} of each column, one number a problem: 95% percentile bootstrap over problems. NaNs are left
+    out and lower `problems`; None where nothing is left."""
+    arrays = {name: np.asarray(values, dtype=np.float64) for name, values in columns.items()}
+    found: dict[str, dict[str, float | int | None]] = {}
+    whole = {name: values for name, values in arrays.items() if len(values) and not np.isnan(values).any()}
+    if whole:
+        replicates = bootstrap(np.stack(list(whole.values()), axis=1), seed)
+        for (name, values), means in zip(whole.items(), replicates.T, strict=True):
+            found[name] = described(values, means)
+    for name in arrays.keys() - whole.keys():
+        kept = arrays[name][~np.isnan(arrays[name])]
+        found[name] = described(kept, bootstrap(kept, seed) if len(kept) else None)
+    return {name: found[name] for name in columns}
+
+
+def described(values: Floats, replicates: Floats | None) -> dict[str, float | int | None]:
+    """{mean, low, high, problems} of values float[P] and the bootstrap replicates of their mean."""
+    if replicates is None:
         return {"mean": None, "low": None, "high": None, "problems": 0}
-    low, high = interval(bootstrap(kept, seed))
-    return {"mean": float(kept.mean()), "low": low, "high": high, "problems": len(kept)}
+    low, high = interval(replicates)
+    return {"mean": float(values.mean()), "low": low, "high": high, "problems": len(values)}
 
 
 def paired_difference(pairs: Sequence[tuple[Floats, Floats]], seed: int) -> dict[str, float | int]:
     """{mean, low, high, p, problems} of (second minus first) on the same problems.
 
-    pairs: one (float[P], float[P]) a benchmark; with several, the mean of the benchmarks' means. Interval: paired bootstrap within
-    each benchmark. p: two-sided sign-flip permutation test of no difference, (1 + as large) / (1 + permutations).
+    pairs: one (float[P], float[P]) a benchmark; with several, the mean of the benchmarks' means. Interval: paired bootstrap
+    within each benchmark. p: two-sided sign-flip permutation test of no difference, (1 + as large) / (1 + permutations).
     """
     differences = [second - first for first, second in pairs]
     differences = [d[~np.isnan(d)] for d in differences]
     if not all(len(d) for d in differences):
         raise ValueError("a benchmark without a problem that both models have a verdict for")
-    mean = float(np.mean([d.mean() for d in differences]))
+    observed = float(np.mean([d.mean() for d in differences]))
     replicates = np.mean([bootstrap(d, seed + i) for i, d in enumerate(differences)], axis=0)
     rng = np.random.default_rng(seed)
     flipped = np.zeros(RESAMPLES)
@@ -148,6 +161,6 @@ def paired_difference(pairs: Sequence[tuple[Floats, Floats]], seed: int) -> dict
         signs = rng.integers(0, 2, (RESAMPLES, len(d)), dtype=np.int8) * 2 - 1
         flipped += signs @ d / len(d) / len(differences)
     # A tolerance: the observed arrangement itself must count as being as large.
-    p = (1 + int((np.abs(flipped) >= abs(mean) - 1e-12).sum())) / (1 + RESAMPLES)
+    p = (1 + int((np.abs(flipped) >= abs(observed) - 1e-12).sum())) / (1 + RESAMPLES)
     low, high = interval(replicates)
-    return {"mean": mean, "low": low, "high": high, "p": p, "problems": sum(map(len, differences))}
+    return {"mean": observed, "low": low, "high": high, "p": p, "problems": sum(map(len, differences))}

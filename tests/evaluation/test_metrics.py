@@ -15,7 +15,7 @@ from minirl.evaluation.metrics import (
     bootstrap,
     interval,
     majority_at_k,
-    mean_interval,
+    mean_intervals,
     paired_difference,
     pass_at_k,
     powers,
@@ -112,8 +112,14 @@ def test_what_is_not_defined_is_nan_and_left_out():
     code = problem_metrics([sample("right"), sample("wrong", None, "WrongAnswer")], [1, 2])
     assert np.isnan(code["maj@2"]), "programs have no answer to vote for"
     assert code["pass@2"] == 1.0
-    assert mean_interval([float("nan"), 0.5], 0) == {"mean": 0.5, "low": 0.5, "high": 0.5, "problems": 1}
-    assert mean_interval([float("nan")], 0) == {"mean": None, "low": None, "high": None, "problems": 0}
+    nan, half = float("nan"), np.array([0.25, 0.75])
+    found = mean_intervals({"a": np.array([nan, 0.5]), "b": np.array([nan, nan]), "c": half}, 0)
+    assert found["a"] == {"mean": 0.5, "low": 0.5, "high": 0.5, "problems": 1}
+    assert found["b"] == {"mean": None, "low": None, "high": None, "problems": 0}
+    assert found["c"] == {"mean": 0.5, "low": 0.25, "high": 0.75, "problems": 2}
+    unknown = problem_metrics([sample("right", "1", finish=None, tokens=None)], [1])
+    assert np.isnan(unknown["tokens"])
+    assert np.isnan(unknown["truncated"])
 
 
 def test_bootstrap_intervals_cover_what_they_should():

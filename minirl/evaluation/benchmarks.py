@@ -4,14 +4,10 @@ A record is one entry of configs/benchmarks.yaml or of a file of the user's: whe
 row, how to sample, how to judge, which metric stands in the table. Nothing here knows a model.
 """
 
-import base64
 import hashlib
-import io
 import json
-import pickle
 import re
 import typing
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -20,8 +16,8 @@ from typing import Any
 from minirl.advantages import option
 from minirl.config import ConfigError, DataConfig, coerce, items, read_yaml
 from minirl.data import GENERATORS, cell, read_rows, said, text_of
+from minirl.evaluation.hub_rows import PREPARE
 from minirl.tasks import Problem
-
 
 METRIC = re.compile(r"accuracy|(pass|maj)@[1-9]\d*")
 
@@ -70,7 +66,7 @@ class Benchmark:
             ("{problem}" not in self.template, f"template must contain {{problem}}, not just {self.template!r}"),
             (not (self.task or self.file or self.hub), "it names no task, file or hub to take problems from"),
             (bool(self.task) and self.task not in GENERATORS, f"task is one of {', '.join(GENERATORS)}, not {self.task!r}"),
-            (bool(self.prepare) and self.prepare not in PREPARE, f"prepare is livecodebench or codeforces, not {self.prepare!r}"),
+            (self.prepare not in ("", *PREPARE), f"prepare is one of {', '.join(PREPARE)}, not {self.prepare!r}"),
             (not METRIC.fullmatch(self.metric), f"metric is accuracy, pass@K or maj@K, not {self.metric!r}"),
             (self.metric_k > self.samples, f"{self.metric} needs at least {self.metric_k} samples, not {self.samples}"),
         ):  # fmt: skip
@@ -213,7 +209,7 @@ def prepared(rows: list[dict[str, Any]], b: Benchmark, source: str) -> list[dict
         return rows
     try:
         return PREPARE[b.prepare](rows)
-    except (KeyError, TypeError, ValueError, zlib.error, pickle.UnpicklingError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"benchmark {b.name}: the rows of {source} are not those of {b.prepare}: {error!r}") from None
 
 
@@ -272,54 +268,3 @@ def digest(problems: Sequence[Problem]) -> str:
     for p in problems:
         whole.update(json.dumps([p.prompt, p.answer, p.facts], sort_keys=True, default=str).encode() + b"\n")
     return whole.hexdigest()
-
-
-# ---- Hub data sets whose rows need more than other names ---------------------------------------------------------------------
-
-
-def livecodebench(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of livecodebench/code_generation_lite: public and private tests together; the starter code behind the question."""
-    made = []
-    for row in rows:
-        tests = json.loads(row["public_test_cases"]) + private_tests(row["private_test_cases"])
-        starter = row.get("starter_code") or ""
-        prompt = row["question_content"] + (f"\n\nUse this starter code:\n```python\n{starter}\n```" if starter else STDIN)
-        function = json.loads(row.get("metadata") or "{}").get("func_name")
-        made.append({"id": row["question_id"], "problem": prompt, "tests": tests, "entry_point": function})
-    return made
-
-
-STDIN = "\n\nThe program reads standard input and writes standard output."
-
-
-def private_tests(text: str) -> list[dict[str, Any]]:
-    """Tests as JSON, or as JSON pickled, compressed and in base64. Only plain values are unpickled."""
-    if text.lstrip().startswith("["):
-        return json.loads(text)
-
-    class Plain(pickle.Unpickler):
-        def find_class(self, module: str, name: str) -> Any:
-            raise ConfigError(f"the tests of a LiveCodeBench row hold a {module}.{name}, not plain text: refused")
-
-    content = Plain(io.BytesIO(zlib.decompress(base64.b64decode(text)))).load()
-    return json.loads(content) if isinstance(content, str | bytes) else content
-
-
-def codeforces(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of open-r1/codeforces whose official tests are complete and have one right output: standard input, no checker."""
-    made = []
-    for row in rows:
-        if row.get("input_mode") != "stdio" or not row.get("official_tests_complete") or row.get("generated_checker"):
-            continue
-        parts = [row["description"], "Input\n" + (row.get("input_format") or ""), "Output\n" + (row.get("output_format") or "")]
-        parts += [f"Example input\n{e['input']}\nExample output\n{e['output']}" for e in row.get("examples") or []]
-        tests = row["official_tests"]
-        inputs, outputs = [t["input"] for t in tests], [t["output"] for t in tests]
-        made.append(
-            {"id": row["id"], "problem": "\n\n".join(parts) + STDIN, "timeout": row.get("time_limit"),
-             "tests": {"type": "stdin_stdout", "inputs": inputs, "outputs": outputs}}
-        )  # fmt: skip
-    return made
-
-
-PREPARE = {"livecodebench": livecodebench, "codeforces": codeforces}

@@ -153,9 +153,10 @@ def open_engine(model: Model, o: Namespace, prepared: Prepared, longest_response
 
 
 def close_engine(engine: Any) -> None:
-    """Gives the memory back, so that the next model finds room."""
+    """Gives an engine's memory back, so that the next model finds room."""
     if hasattr(engine, "close"):
         engine.close()
+    gc.unfreeze()  # vLLM freezes what it made while it started
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

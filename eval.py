@@ -100,10 +100,10 @@ def evaluate(o: argparse.Namespace) -> int:
     ranks = Ranks()
     for note in dict.fromkeys(notes) if ranks.main else ():
         say(note)
-    finished = folder.begin(manifest, ranks)
     timing: dict[str, dict[str, Any]] = {}
     with ExitStack() as stack:
-        judges = running.Judges(stack, o.workers, folder.part(ranks.rank))
+        judges = running.Judges(stack, loaded, o.workers, folder.part(ranks.rank))
+        finished = folder.begin(manifest, ranks)
         for label, answers in given.items() if ranks.main else ():
             for one in loaded:
                 responses.judge(judges.of(one, label), answers[one.benchmark.name], finished)

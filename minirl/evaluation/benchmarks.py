@@ -87,7 +87,9 @@ class Benchmark:
 
     def pool(self) -> tuple[str, dict[str, Any]]:
         """The name and the options that VerifierPool takes."""
-        return self.verifier, {"grader": self.grader, "answer": self.answer} if self.verifier == "math" else {}
+        if self.verifier == "math":
+            return self.verifier, {"grader": self.grader, "answer": self.answer}
+        return self.verifier, {"timeout": self.timeout} if self.verifier == "code" else {}
 
 
 @dataclass(frozen=True)

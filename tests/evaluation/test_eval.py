@@ -26,7 +26,7 @@ from tests.conftest import ROOT
 DATA = ROOT.parent / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="needs the folder of real problems")
 FILES = ("results.json", "samples.jsonl", "table.md", "table.tex", "pass_at_k.png", "evaluation.json")
-SMALL = ["embedded", "--benchmark", "arithmetic", "--limit", "32", "--samples", "4", "--max-sequences", "12"]
+SMALL = ["embedded", "--benchmark", "arithmetic", "--limit", "32", "--samples", "4", "--max-sequences", "8"]
 
 
 def run(*arguments):
@@ -98,15 +98,18 @@ def test_the_same_seed_gives_the_same_bytes_and_another_does_not(one, tmp_path):
 
 def test_a_killed_evaluation_goes_on_to_the_same_bytes(one, tmp_path):
     command = [sys.executable, str(ROOT / "eval.py"), *SMALL, "--k", "3", "--out", str(tmp_path / "cut")]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     part = tmp_path / "cut" / "samples.rank0.jsonl"
-    while process.poll() is None and not (part.is_file() and part.stat().st_size):
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert process.returncode == -signal.SIGKILL, "it was over before it could be killed"
-    lines = part.read_bytes().count(b"\n")
-    assert 12 <= lines <= 128
+    for _ in range(3):  # on a busy machine it may be over before it is killed
+        shutil.rmtree(tmp_path / "cut", ignore_errors=True)
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while process.poll() is None and not (part.is_file() and part.stat().st_size):
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        if part.is_file():
+            break
+    assert process.returncode == -signal.SIGKILL
+    assert 0 < part.read_bytes().count(b"\n") < 128
     with part.open("ab") as file:
         file.write(b'{"model": "embedded", "benchm')  # as a power cut leaves it
     assert run(*SMALL, "--k", 3, "--out", tmp_path / "cut") == 0
@@ -157,13 +160,14 @@ def sharded_folder(tmp_path):
         (["embedded", "embedded", "--benchmark", "arithmetic"], "two models are called"),
         (["--benchmark", "arithmetic"], "name at least one MODEL"),
         (["{broken}", "--benchmark", "arithmetic"], "has no weights"),
-        (["{sharded}", "--benchmark", "arithmetic"], "is incomplete: 1 of 1 weight files are missing, first model-1.safetensors"),
+        (["{sharded}", "--benchmark", "arithmetic"], "1 of 1 weight files are missing, first model-1.safetensors"),
         (["nowhere/at-all", "--benchmark", "arithmetic"], "cannot load model.path='nowhere/at-all'"),
         (["embedded", "--data", "{columns}"], "row 1 has no 'problem' (it has question, result): name it by columns: {"),
         (["embedded", "--data", "{empty}"], "has no rows"),
         (["embedded", "--data", "missing.jsonl"], "there is no data file missing.jsonl"),
         (["embedded", "--benchmark", "amc2024"], "no public data set is known for it"),
         (["embedded", "--benchmark", "aime2024"], "rows {problem, answer}) by --data-dir, or leave it out by --skip aime2024"),
+        (["embedded", "--benchmark", "arithmetic", "--set", "grader=oracle"], "unknown grader 'oracle'"),
         (["--responses", "{columns}", "--benchmark", "arithmetic"], "it needs a response (text) and the problem"),
     ],
 )  # fmt: skip

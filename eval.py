@@ -136,6 +136,7 @@ def chosen(o: argparse.Namespace) -> list[Loaded]:
         sys.exit(0)
     for file in o.data:
         b = benchmarks.from_file(file)
+        require(b.name not in known, f"--data {file}: there is a benchmark {b.name} already; rename the file")
         known[b.name] = b
     found = benchmarks.select(known, o.suite, [*o.benchmark, *(Path(file).stem for file in o.data)], o.skip)
     require(bool(found), f"no benchmark is chosen: name some by --suite, --benchmark or --data; there are {', '.join(known)}")

@@ -51,11 +51,15 @@ class Folder:
     def begin(self, manifest: Row, ranks: Ranks) -> set[Key]:
         """The finished samples, the same on every rank. A line that an interruption cut is taken off."""
         if ranks.main:
-            self.path.mkdir(parents=True, exist_ok=True)
-            write_json(self.path / "evaluation.json", manifest)
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                write_json(self.path / "evaluation.json", manifest)
+            except OSError as error:
+                raise ConfigError(f"cannot write the folder {self.path}: {error.strerror or error}") from None
             for part in self.parts():
                 content = part.read_bytes()
-                part.write_bytes(content[: content.rfind(b"\n") + 1])
+                if not content.endswith(b"\n"):
+                    part.write_bytes(content[: content.rfind(b"\n") + 1])
         ranks.barrier()
         finished = {key for key, _, _ in self.rows()}
         ranks.barrier()  # nobody writes before all have read

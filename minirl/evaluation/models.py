@@ -46,7 +46,7 @@ def find_models(texts: Sequence[str], dtype: str, revision: str | None) -> list[
     """Models of `PATH` or `LABEL=PATH`; PATH is a folder, a run folder of train.py, a Hub name or "embedded"."""
     models = []
     for text in texts:
-        label, equals, path = text.rpartition("=")
+        label, equals, path = ("", "", text) if Path(text).expanduser().exists() else text.rpartition("=")
         folder = Path(path).expanduser()
         if (folder / "model" / "config.json").is_file() and not (folder / "config.json").is_file():
             folder = folder / "model"

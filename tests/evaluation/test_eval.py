@@ -164,6 +164,8 @@ def sharded_folder(tmp_path):
         (["nowhere/at-all", "--benchmark", "arithmetic"], "cannot load model.path='nowhere/at-all'"),
         (["embedded", "--data", "{columns}"], "row 1 has no 'problem' (it has question, result): name it by columns: {"),
         (["embedded", "--data", "{empty}"], "has no rows"),
+        (["embedded", "--data", "arithmetic.jsonl"], "there is no data file arithmetic.jsonl"),
+        (["embedded", "--data", "{empty}", "--benchmarks", "{columns}"], "must hold 'benchmarks:'"),
         (["embedded", "--data", "missing.jsonl"], "there is no data file missing.jsonl"),
         (["embedded", "--benchmark", "amc2024"], "no public data set is known for it"),
         (["embedded", "--benchmark", "aime2024"], "rows {problem, answer}) by --data-dir, or leave it out by --skip aime2024"),

@@ -89,9 +89,10 @@ def test_metrics_are_those_of_the_samples(one):
     assert (one / "pass_at_k.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_same_seed_gives_the_same_bytes_and_another_does_not(one, tmp_path):
-    assert run(*SMALL, "--k", 3, "--out", tmp_path / "again") == 0
-    assert same(one, tmp_path / "again")
+def test_a_limit_changes_no_sample_and_another_seed_changes_them(one, tmp_path):
+    # The seed of a sample comes from its place in the whole data set.
+    assert run(*SMALL, "--limit", 8, "--out", tmp_path / "fewer") == 0
+    assert [r["response"] for r in samples(tmp_path / "fewer")] == [r["response"] for r in samples(one)][:32]
     assert run(*SMALL, "--seed", 1, "--limit", 8, "--out", tmp_path / "other") == 0
     assert [r["response"] for r in samples(tmp_path / "other")] != [r["response"] for r in samples(one)][:32]
 

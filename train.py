@@ -28,7 +28,7 @@ from minirl import loss as losses
 from minirl.advantages import Strategy, has_signal
 from minirl.data import Order, Prompt, encode_prompts, load_problems, unreadable_answers
 from minirl.distributed import Ranks
-from minirl.evaluate import evaluate
+from minirl.evaluation.held_out import evaluate
 from minirl.metrics import UpdateStats, batch_metrics
 from minirl.policy import Policy, check_context, learning_rate, load_tokenizer, model_plan
 from minirl.report import Reporter, check_gap, new_run_folder, say, warn

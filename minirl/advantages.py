@@ -166,7 +166,7 @@ def rho(n: int, c: int, k: int) -> float:
     """The chance that k of n responses, c of them right, hold a right one: unbiased pass@k (Chen et al. 2021)."""
     if not 0 <= c <= n or not 0 <= k <= n:
         raise ValueError(f"pass@k needs 0 <= c <= n and 0 <= k <= n, not n={n}, c={c}, k={k}")
-    return 1.0 if n - c < k else 1.0 - comb(n - c, k) / comb(n, k)
+    return (comb(n, k) - comb(n - c, k)) / comb(n, k)  # integers up to one division: correctly rounded
 
 
 # ---- wrappers --------------------------------------------------------------------------------------------------------------

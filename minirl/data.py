@@ -79,7 +79,7 @@ def unreadable_answers(problems: Sequence[Problem], what: str) -> list[str]:
     return [f"{len(found)} of {len(problems)} {what} problems have a gold answer that only the same text will match: {shown}"]
 
 
-def read_rows(source: str, subset: str | None, split: str) -> list[dict[str, Any]]:
+def read_rows(source: str, subset: str | None, split: str, revision: str | None = None) -> list[dict[str, Any]]:
     """The rows of a .jsonl or .parquet file, or of a Hub data set."""
     path = Path(source)
     if path.suffix in (".jsonl", ".parquet"):
@@ -96,7 +96,7 @@ def read_rows(source: str, subset: str | None, split: str) -> list[dict[str, Any
     from datasets import load_dataset
 
     try:
-        return list(load_dataset(source, subset, split=split))
+        return list(load_dataset(source, subset, split=split, revision=revision))
     except Exception as error:  # noqa: BLE001 - the library raises a dozen kinds for a missing or unreachable data set
         raise ConfigError(
             f"cannot load {source!r} (subset {subset}, split {split}) from the Hub: {type(error).__name__}: "

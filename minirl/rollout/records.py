@@ -5,6 +5,7 @@ load("batch.npz") == groups        # every token, every bit of every number, NaN
 """
 
 import dataclasses
+import io
 import json
 import zipfile
 from collections.abc import Sequence
@@ -23,6 +24,11 @@ PER_TOKEN = ("old_log_probs", "entropies", "reference_log_probs", "advantages")
 
 def save(path: Path | str, groups: Sequence[Sequence[Rollout]]) -> None:
     """Writes `groups` to `path`. OSError when it cannot be written."""
+    Path(path).write_bytes(dumps(groups))
+
+
+def dumps(groups: Sequence[Sequence[Rollout]]) -> bytes:
+    """The content of the file that `save` writes."""
     rollouts = [r for group in groups for r in group]
     columns: dict[str, list[NDArray]] = {
         "prompt_ids": [np.asarray(r.prompt_ids, np.int64) for r in rollouts],
@@ -43,13 +49,14 @@ def save(path: Path | str, groups: Sequence[Sequence[Rollout]]) -> None:
     ]  # fmt: skip
     content = {"groups": [len(group) for group in groups], "rollouts": texts}
     arrays = {name: np.concatenate(parts) for name, parts in columns.items() if parts}
-    with open(path, "wb") as file:
-        np.savez(
-            file,
-            json=np.frombuffer(json.dumps(content).encode(), np.uint8),
-            rewards=np.array([r.reward for r in rollouts], np.float64),
-            **arrays,  # type: ignore[arg-type]
-        )
+    archive = io.BytesIO()
+    np.savez(
+        archive,
+        json=np.frombuffer(json.dumps(content).encode(), np.uint8),
+        rewards=np.array([r.reward for r in rollouts], np.float64),
+        **arrays,  # type: ignore[arg-type]
+    )
+    return archive.getvalue()
 
 
 def load(path: Path | str) -> list[list[Rollout]]:

@@ -26,8 +26,8 @@ def rollouts(draw):
         tokens(st.integers(0, 2**31 - 1), np.int32), tokens(F32, np.float32), draw(st.sampled_from(["stop", "length"]))
     )
     verdict = Verdict(
-        draw(st.sampled_from(["right", "wrong", "error"])), draw(TEXT), draw(st.none() | TEXT), draw(st.none() | st.floats(allow_nan=False)),
-        draw(st.floats(0, 9)), draw(TEXT),
+        draw(st.sampled_from(["right", "wrong", "error"])), draw(TEXT), draw(st.none() | TEXT),
+        draw(st.none() | st.floats(allow_nan=False)), draw(st.floats(0, 9)), draw(TEXT),
     )  # fmt: skip
     rollout = Rollout(draw(st.integers(0, 10**9)), draw(TEXT), draw(TEXT), draw(st.lists(st.integers(0, 200_000), max_size=4)),
                       sample, draw(st.integers(0, 10**6)), draw(TEXT), verdict, draw(st.floats()))  # fmt: skip

@@ -270,15 +270,17 @@ class Checkpoints:
 
     def after_step(self, policy: Policy, state: State, now: bool) -> None:
         """Saves when it is time, when this step is the best so far, or `now`; publishes what was written in the background."""
+        due = now or (self.run.save_every and state.step % self.run.save_every == 0) or state.best == state.step
+        if not due and self.pending is None:
+            return
         begin = time.perf_counter()
-        self.settle(wait=False)
-        if now or (self.run.save_every and state.step % self.run.save_every == 0) or state.best == state.step:
+        self.settle(wait=due)
+        if due:
             self.save(policy, state)
         self.costs["checkpoint/seconds"] += time.perf_counter() - begin
 
     def save(self, policy: Policy, state: State) -> None:
         """Copies everything to host memory and writes it, in the background if the run says so."""
-        self.settle()
         rank = f"rank{self.ranks.rank:03}"
         files = {f"{rank}.safetensors": shards.pack(policy), f"{rank}.json": json.dumps(generators()).encode()}
         if self.ranks.main:

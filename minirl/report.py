@@ -2,7 +2,6 @@
 
 import fcntl
 import json
-import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -77,6 +76,7 @@ def run_folder(config: Config) -> Iterator[Path | None]:
         raise ConfigError(
             f"the run folder {folder} exists and is not empty: choose another --run-dir or remove it; nothing was changed"
         )
+    before = (folder / "config.yaml").read_text(encoding="utf-8") if old else ""
     if old:
         refused, rounding, free = differences(load([str(folder / "config.yaml")]), config)
         if refused:
@@ -108,7 +108,9 @@ def run_folder(config: Config) -> Iterator[Path | None]:
         try:
             yield folder
         except (ConfigError, VerifierError):
-            if not old:
+            if old:
+                replace_file(folder / "config.yaml", before)
+            else:
                 shutil.rmtree(folder)
             raise
 
@@ -149,12 +151,8 @@ class Reporter:
             (self.folder / name).unlink(missing_ok=True)
 
     def written(self) -> int:
-        """Bytes of metrics.jsonl, flushed to the disk."""
-        if self.folder is None:
-            return 0
-        with (self.folder / "metrics.jsonl").open("ab") as file:
-            os.fsync(file.fileno())
-            return file.tell()
+        """Bytes of metrics.jsonl so far; 0 on ranks other than the first."""
+        return (self.folder / "metrics.jsonl").stat().st_size if self.folder else 0
 
     def step(
         self, step: int, metrics: dict[str, float], seconds: dict[str, float], groups: Sequence[Sequence[Rollout]]

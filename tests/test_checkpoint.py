@@ -85,6 +85,12 @@ def test_a_disk_that_gives_back_something_else_is_an_error(tmp_path, monkeypatch
         write(tmp_path, {"a": b"one"})
 
 
+def test_a_rank_with_another_run_folder_is_an_error(tmp_path):
+    entries = write(tmp_path / "step000004.tmp", {"a": b"one"})
+    with pytest.raises(OSError, match=r"does not see .*rank001\.json: all ranks must have the same run folder"):
+        publish(tmp_path / "step000004.tmp", entries | {"rank001.json": [3, "0"]})
+
+
 # ---- weights and optimizer -------------------------------------------------------------------------------------------------
 
 
@@ -167,6 +173,7 @@ def test_generators_go_on_where_they_were():
 
 
 def checkpoints(folder, *options):
+    (folder / "metrics.jsonl").touch()
     return Checkpoints(load(list(options)), Ranks(), folder, {"training problems": "1"})
 
 

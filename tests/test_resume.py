@@ -272,7 +272,7 @@ def killed_and_resumed(folder, ranks, zero=None, *options):
 def test_two_killed_ranks_go_on_with_two_to_the_same_and_with_one_to_nearly_the_same_numbers(tmp_path, capsys):
     killed, arguments = killed_and_resumed(tmp_path / "out", 2)
     assert start([*arguments, "--run-dir", str(killed)]) == 0
-    assert "it was saved by 2 ranks and goes on with 1" in capsys.readouterr().out
+    assert "it was saved by 2 ranks and goes on with 1 rank:" in capsys.readouterr().out
     assert same(metrics(killed)[3], metrics(tmp_path / "out")[3], 2e-4)
 
 

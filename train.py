@@ -1,7 +1,7 @@
 """minirl, the whole algorithm: sample -> verify -> advantage -> update -> log, until the steps are done.
 
     accelerate launch train.py                                    # the embedded model on this machine, minutes
-    accelerate launch train.py configs/NAME.yaml --algorithm.estimator=grpo+edas --run-dir runs/mine
+    accelerate launch train.py configs/NAME.yaml --algorithm.estimator=grpo+edas --run-dir runs/mine   # again: goes on
     torchrun --nproc_per_node 2 train.py                          # two ranks on a CPU
     python train.py --help                                        # every option
 
@@ -26,14 +26,16 @@ if __name__ == "__main__":
 
 from minirl import loss as losses
 from minirl.advantages import Strategy, has_signal
+from minirl.checkpoint import Checkpoints, State, fingerprint
 from minirl.data import Order, Prompt, encode_prompts, load_problems, unreadable_answers
-from minirl.distributed import Ranks
+from minirl.distributed import Ranks, is_main_process
 from minirl.evaluation.held_out import evaluate
 from minirl.metrics import UpdateStats, batch_metrics
-from minirl.policy import Policy, check_context, learning_rate, load_tokenizer, model_plan
-from minirl.report import Reporter, check_gap, new_run_folder, say, warn
+from minirl.policy import Policy, check_context, learning_rate, load_tokenizer, model_config, model_plan
+from minirl.report import Reporter, check_gap, finished, run_folder, say, warn
 from minirl.rollout import Rollout, Sampling, build_engine
 from minirl.rollout.sampler import Sampler, as_group
+from minirl.stop import Stop
 from minirl.verify import VerifierError
 from minirl.verify.code import confinement
 from minirl.verify.pool import VerifierPool
@@ -44,6 +46,10 @@ Groups = list[list[Rollout]]
 def train(config: Config) -> None:
     """One run, from the config to the report."""
     start = time.perf_counter()
+    if not config.dry_run and (sentence := finished(config)):
+        if is_main_process():
+            say(sentence)
+        return
     # Whatever can be wrong with the input is found before a model is loaded.
     train_problems, test_problems, notes = load_problems(config.data)
     if config.verifier.name == "math":
@@ -59,7 +65,11 @@ def train(config: Config) -> None:
             say(line)
         return
     v = config.verifier
-    with new_run_folder(config) as folder, VerifierPool(*v.pool(), v.workers, v.timeout) as pool:
+    with (
+        run_folder(config) as folder,
+        VerifierPool(*v.pool(), v.workers, v.timeout) as pool,
+        Stop(config.run.stop_after) as stop,
+    ):
         ranks = Ranks(config.model.dtype)
         if ranks.main:
             memory = model_plan(config, ranks) if ranks.gpu_gib else []  # on a GPU that is too small, the arithmetic first
@@ -68,24 +78,33 @@ def train(config: Config) -> None:
             say(f"first prompt, as the model sees it: {tokenizer.decode(prompts[0].ids)!r}")
             if v.name == "code":
                 say(confinement())
+        checkpoints = Checkpoints(config, ranks, folder, fingerprint(prompts, test, tokenizer, model_config(config.model)))
+        state = checkpoints.newest()
+        start -= state.seconds  # of earlier processes
         policy = Policy(config, ranks, len(tokenizer))
+        checkpoints.load(policy, state)
         engine = build_engine(config, policy, tokenizer, longest)
+        checkpoints.load_generators()
         sampler = Sampler(engine, tokenizer, pool, ranks, config.run.seed, config.rollout.stop)
         strategy = config.build_strategy()
-        order = Order(len(prompts), config.run.seed)
+        order = Order(len(prompts), config.run.seed, state.position)
         reporter = Reporter(folder, config.run.steps, config.algorithm.epochs)
+        reporter.go_on(state.step, state.evaluations, state.metrics_bytes)
 
-        before = evaluate(sampler, test[: config.eval.problems], config.eval)
-        reporter.evaluation(0, before)
-        surplus: Groups = []
-        for step in range(1, config.run.steps + 1):
-            if config.run.epochs is not None and order.position >= config.run.epochs * len(prompts):
-                break
+        if not state.evaluations:
+            reporter.evaluation(0, evaluate(sampler, test[: config.eval.problems], config.eval))
+        step, surplus, stopped = state.step, state.surplus, False
+
+        def over() -> bool:
+            passes = order.position / len(prompts)
+            return step >= config.run.steps or (config.run.epochs is not None and passes >= config.run.epochs)
+
+        while not over() and not stopped:
+            step += 1
             begin = time.perf_counter()
             sampler.take_seconds()  # those of an evaluation are not this step's
             # 1. Sample and verify, until the batch is full of groups that can teach something.
             batch, surplus, generated = fill_batch(sampler, prompts, order, surplus, policy.version, config)
-            surplus = surplus if step < config.run.steps else []  # at the end they are waste
             engine.sleep()
             sampled = time.perf_counter()
             # 2. Advantages, a whole group at a time.
@@ -104,18 +123,28 @@ def train(config: Config) -> None:
             done = time.perf_counter()
             seconds = sampler.take_seconds() | {"old": scored - sampled, "update": updated - scored}
             seconds |= {"sync": done - updated, "step": done - begin}
-            metrics = batch_metrics(generated, batch, surplus, config) | stats.metrics(ranks) | {"optimizer/lr": lr}
-            reporter.step(step, metrics, seconds, (batch or generated)[: config.run.save_rollouts])
+            carried = [] if over() else surplus  # at the end they are waste
+            metrics = batch_metrics(generated, batch, carried, config) | stats.metrics(ranks) | {"optimizer/lr": lr}
+            reporter.step(step, metrics | checkpoints.take_costs(), seconds, (batch or generated)[: config.run.save_rollouts])
             if ranks.main:
                 warn(step, metrics, config)
             check_gap(metrics, config.rollout)
-            if config.eval.every and step % config.eval.every == 0 and step < config.run.steps:
+            if config.eval.every and step % config.eval.every == 0 and not over():
                 during = test[: config.eval.during_problems]
                 reporter.evaluation(step, evaluate(sampler, during, config.eval))
-        after = evaluate(sampler, test[: config.eval.problems], config.eval)
-        reporter.evaluation(len(reporter.history), after)
-    policy.export(folder / "model" if folder else None, tokenizer)
-    reporter.finish(config, before, after, time.perf_counter() - start)
+            # 6. Save where the run is, so that it can go on from here.
+            stopped = stop.asked(ranks)
+            evaluations, seconds_so_far = list(reporter.evaluations), time.perf_counter() - start
+            state = State(step, order.position, policy.version, evaluations, seconds_so_far, reporter.written(), surplus)
+            checkpoints.after_step(policy, state, now=stopped or over())
+        if not stopped:
+            reporter.evaluation(step, evaluate(sampler, test[: config.eval.problems], config.eval))
+        checkpoints.settle()
+    if stopped and ranks.main:
+        say(f"stopped after step {step} of {config.run.steps}; resume with: train.py {folder}/config.yaml")
+    if not stopped:
+        policy.export(folder / "model" if folder else None, tokenizer)
+        reporter.finish(config, time.perf_counter() - start)
     ranks.close()
 
 
@@ -229,6 +258,9 @@ def main(config: Config) -> int:
     except (ConfigError, VerifierError, RunError) as error:
         print(f"train.py: {error}", file=sys.stderr)
         return 1 if isinstance(error, RunError) else 2
+    except KeyboardInterrupt:
+        print("train.py: interrupted before the first step", file=sys.stderr)
+        return 130
     return 0
 
 

@@ -8,6 +8,7 @@ it and exit with code 2 before any model is loaded. `None` in the `algorithm` se
 import dataclasses
 import difflib
 import math
+import re
 import sys
 import types
 import typing
@@ -25,6 +26,16 @@ EMBEDDED = "embedded"
 AGGREGATIONS = ("token-mean", "sequence-mean", "constant")
 KL_ESTIMATORS = ("k1", "k2", "k3")
 CORRECTIONS = ("none", "truncate", "mask")
+SHORT = {"run-dir": "run.dir", "resume": "run.resume", "stop-after": "run.stop_after"}
+# What may change when a run goes on. Data, tokenizer and model are recognised by their content, not by their paths.
+MAY_CHANGE = (
+    "run.dir", "run.resume", "run.steps", "run.epochs", "run.save_", "run.keep", "run.on_save_error", "run.stop_after", "plan.",
+    "eval.every", "verifier.workers", "rollout.gap_", "model.path", "model.revision", "data.train", "data.test",
+)  # fmt: skip
+# These too, but sums are then taken in another order.
+ROUNDING = (
+    "optimizer.micro_batch_tokens", "model.gradient_checkpointing", "model.attention", "rollout.max_sequences", "rollout.vllm."
+)  # fmt: skip
 
 
 class ConfigError(Exception):
@@ -201,11 +212,23 @@ class EvalConfig:
 
 @dataclass
 class RunConfig:
-    dir: str | None = option(None, "run folder, which must not exist; --run-dir DIR is the same")
+    dir: str | None = option(None, "run folder; --run-dir DIR is the same")
+    resume: str = option(
+        "auto",
+        "a run folder that exists: auto goes on from its newest checkpoint, never refuses it, a checkpoint goes on from "
+        "there; --resume is the same",
+    )
     seed: int = option(0, "the one seed that every random choice flows from", minimum=0)
     steps: int = option(250, "rollout batches", minimum=1)
     epochs: float | None = option(None, "end earlier, after so many passes over the data", minimum=0)
     save_rollouts: int = option(2, "groups of each step written to rollouts/ for reading", minimum=0)
+    save_every: int = option(10, "steps between checkpoints; 0: only at the end, when stopped, and of the best", minimum=0)
+    keep: int = option(2, "newest checkpoints kept, besides the best by held-out pass@1 during the run", minimum=1)
+    save_in_background: bool = option(False, "write a checkpoint while the next batch is sampled; takes host memory for a copy")
+    on_save_error: str = option("continue", "when a checkpoint cannot be written", choices=("continue", "stop"))
+    stop_after: str | None = option(
+        None, "save and end after the step that this time falls into, such as 2h50m; --stop-after is the same"
+    )
 
 
 @dataclass
@@ -265,7 +288,7 @@ def load(argv: list[str]) -> Config:
             if not arguments:
                 raise ConfigError(f"option {argument!r} has no value: write {argument}=VALUE")
             value = arguments.pop(0)
-        key = "run.dir" if key in ("run-dir", "run_dir") else key
+        key = SHORT.get(key.replace("_", "-"), key)
         node = tree
         *sections, leaf = key.split(".")
         for section in sections:
@@ -471,6 +494,8 @@ def check(config: Config) -> None:
         not (a.old_log_probs == "sampler" and strategy.needs_entropy),
         f"{a.estimator} needs the policy's entropies, which come with old log-probs: set algorithm.old_log_probs=trainer",
     )
+    if config.run.stop_after is not None:
+        duration(config.run.stop_after)
     if d.task == "dataset":
         require(bool(d.train), "data.task=dataset needs data.train: a .jsonl or .parquet file, or a Hub name")
         require("{problem}" in d.template, f"data.template must contain {{problem}}, not just {d.template!r}")
@@ -485,10 +510,30 @@ def check(config: Config) -> None:
     )
 
 
+def duration(text: str) -> float:
+    """Seconds of a text such as 2h50m, 90s or 1d. ConfigError when it is none."""
+    parts = re.findall(r"(\d+(?:\.\d+)?)([dhms])", text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ConfigError(f"run.stop_after takes a time such as 2h50m, 90s or 1d, not {text!r}")
+    return sum(float(number) * {"d": 86400, "h": 3600, "m": 60, "s": 1}[unit] for number, unit in parts)
+
+
 def require(condition: bool, message: str) -> None:
     """ConfigError with `message` unless `condition`."""
     if not condition:
         raise ConfigError(message)
+
+
+def differences(old: Config, new: Config) -> tuple[list[str], list[str], list[str]]:
+    """What `new` changes, as "key: old -> new": (what a run cannot go on with, what changes its rounding, what is free)."""
+    refused: list[str] = []
+    rounding: list[str] = []
+    free: list[str] = []
+    for (key, before, _), (_, after, _) in zip(every_option(old), every_option(new), strict=True):
+        if before != after:
+            kind = free if key.startswith(MAY_CHANGE) else rounding if key.startswith(ROUNDING) else refused
+            kind.append(f"{key}: {before} -> {after}")
+    return refused, rounding, free
 
 
 # ---- showing ---------------------------------------------------------------------------------------------------------------
@@ -522,7 +567,8 @@ def as_tree(config: Config) -> dict[str, Any]:
 def help_text() -> str:
     """Every option with its default and meaning."""
     lines = [
-        "usage: train.py [CONFIG.yaml] [--section.key=value ...] [--run-dir DIR] [--dry-run]",
+        "usage: train.py [CONFIG.yaml] [--section.key=value ...] [--run-dir DIR] [--resume auto|never|PATH]",
+        "                [--stop-after TIME] [--dry-run]",
         "",
         "With no argument it trains the embedded model on the embedded task. --dry-run loads no weights and prints the plan:",
         "sizes, steps, memory. Options, with their defaults:",

@@ -60,10 +60,15 @@ def load_tokenizer(config: ModelConfig) -> Any:
     return load(AutoTokenizer, config)
 
 
+def model_config(config: ModelConfig) -> Any:
+    """The model's own config; no weights are read."""
+    return load(AutoConfig, config)
+
+
 def check_context(config: Config, longest_prompt: int) -> None:
     """ConfigError when prompt and response do not fit the model's positions. Reads the model's config only."""
     response = max(config.rollout.max_response_tokens, config.eval.max_response_tokens or 0)
-    limit = getattr(load(AutoConfig, config.model), "max_position_embeddings", None)
+    limit = getattr(model_config(config.model), "max_position_embeddings", None)
     if limit is not None and longest_prompt + response > limit:
         raise ConfigError(
             f"prompts of up to {longest_prompt} tokens and responses of {response} exceed the model's {limit} positions: lower "
@@ -75,7 +80,7 @@ def model_plan(config: Config, ranks: Ranks | None = None) -> list[str]:
     """Size and memory of the model, for people, from its config alone: on the GPUs of `ranks`, else on those of config.plan."""
     if ranks is not None and ranks.gpu_gib is not None:
         config = replace(config, plan=PlanConfig(ranks.size, ranks.gpu_gib, ranks.zero))
-    return plan.report(config, plan.measure(load(AutoConfig, config.model)))
+    return plan.report(config, plan.measure(model_config(config.model)))
 
 
 def load_model(config: ModelConfig) -> Any:

@@ -1,5 +1,6 @@
 """The run folder: config.yaml, metrics.jsonl, rollouts/, model/, summary.json, report.md and curves.png; and the console."""
 
+import fcntl
 import json
 import shutil
 import sys
@@ -13,7 +14,7 @@ import numpy as np
 import yaml
 from tqdm import tqdm
 
-from minirl.config import Config, ConfigError, RolloutConfig, RunError, as_tree
+from minirl.config import Config, ConfigError, RolloutConfig, RunError, as_tree, differences, load
 from minirl.distributed import is_main_process
 from minirl.rollout import Rollout
 from minirl.verify import VerifierError
@@ -25,31 +26,100 @@ def say(message: str) -> None:
     sys.stdout.flush()
 
 
-@contextmanager
-def new_run_folder(config: Config) -> Iterator[Path | None]:
-    """A new run folder, made now; None on ranks other than the first. ConfigError when it exists already or cannot be written.
+def folder_of(config: Config) -> Path | None:
+    """The run folder that the config names, itself or by a checkpoint to go on from; None when it names none.
 
-    Bad input that shows only later takes the folder away again, so that the mended command can be repeated.
+    ConfigError when the two are not of one run.
+    """
+    run = config.run
+    named = Path(run.dir).expanduser() if run.dir else None
+    if run.resume in ("auto", "never"):
+        return named
+    checkpoint = Path(run.resume).expanduser().resolve()
+    if not (checkpoint / "manifest.json").is_file():
+        raise ConfigError(
+            f"--resume {run.resume} is no checkpoint: it takes auto, never, or a folder RUN/checkpoints/stepNNNNNN"
+        )
+    folder = checkpoint.parents[1]
+    if named and named.resolve() != folder:
+        raise ConfigError(f"--resume {run.resume} is a checkpoint of {folder}, not of --run-dir {named}: leave one of them out")
+    return named or folder
+
+
+def finished(config: Config) -> str | None:
+    """A sentence when the run that the config names has done all its steps; a named checkpoint goes back behind them."""
+    folder = folder_of(config)
+    if folder is None or config.run.resume != "auto" or not (folder / "summary.json").exists():
+        return None
+    steps = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["steps"]
+    old = load([str(folder / "config.yaml")]).run
+    if steps < config.run.steps and (old.steps, old.epochs) != (config.run.steps, config.run.epochs):
+        return None
+    return f"the run in {folder} is finished after {steps} steps: raise run.steps to go on, or choose another --run-dir"
+
+
+@contextmanager
+def run_folder(config: Config) -> Iterator[Path | None]:
+    """The run folder, new or that of the same run; None on ranks other than the first.
+
+    ConfigError when it belongs to something else or to a run with another config, is in use, or cannot be written. Bad input
+    that shows only later takes a new folder away again, so that the mended command can be repeated.
     """
     if not is_main_process():
         yield None
         return
     name = f"{config.algorithm.estimator}-seed{config.run.seed}-{datetime.now():%Y%m%d-%H%M%S-%f}"
-    folder = Path(config.run.dir or Path("runs") / name).expanduser()
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    folder = folder_of(config) or Path("runs") / name
+    # A process that was killed while it made the folder leaves no more than these.
+    old = folder.exists() and (not folder.is_dir() or any(p.name not in (".lock", "config.yaml.tmp") for p in folder.iterdir()))
+    if old and (config.run.resume == "never" or not (folder / "config.yaml").is_file()):
         raise ConfigError(
             f"the run folder {folder} exists and is not empty: choose another --run-dir or remove it; nothing was changed"
         )
+    before = (folder / "config.yaml").read_text(encoding="utf-8") if old else ""
+    if old:
+        refused, rounding, free = differences(load([str(folder / "config.yaml")]), config)
+        if refused:
+            raise ConfigError(
+                f"{folder} is a run with another config ({'; '.join(refused)}): start it as it was, or choose another "
+                "--run-dir; nothing was changed"
+            )
+        for text in free:
+            say(f"changed: {text}")
+        if any(text.startswith("run.steps") for text in free) and config.optimizer.schedule != "constant":
+            say(
+                f"note: from here on the learning rate is that of a {config.optimizer.schedule} schedule over the new run.steps"
+            )
+        for text in rounding:
+            say(f"changed: {text}; numbers differ from here on by rounding")
+    tree = as_tree(config)
+    tree["run"] |= {"dir": str(folder), "resume": "auto"}  # so that `train.py FOLDER/config.yaml` goes on
     try:
-        (folder / "rollouts").mkdir(parents=True, exist_ok=True)
-        (folder / "config.yaml").write_text(yaml.safe_dump(as_tree(config), sort_keys=False), encoding="utf-8")
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("a")
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        replace_file(folder / "config.yaml", yaml.safe_dump(tree, sort_keys=False))
+        (folder / "rollouts").mkdir(exist_ok=True)
+    except BlockingIOError:
+        raise ConfigError(f"another process is running in {folder}: wait for it or end it") from None
     except OSError as error:
         raise ConfigError(f"cannot write the run folder {folder}: {error.strerror or error}") from None
-    try:
-        yield folder
-    except (ConfigError, VerifierError):
-        shutil.rmtree(folder)
-        raise
+    with lock:
+        try:
+            yield folder
+        except (ConfigError, VerifierError):
+            if old:
+                replace_file(folder / "config.yaml", before)
+            else:
+                shutil.rmtree(folder)
+            raise
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Writes a file that is either the old one or the whole new one, whenever this process is killed."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
 
 
 class Reporter:
@@ -60,6 +130,29 @@ class Reporter:
         self.history: list[dict[str, float]] = []
         self.evaluations: list[tuple[int, dict[str, float]]] = []
         self.bar = tqdm(total=steps, unit="step", disable=folder is None or not sys.stderr.isatty(), leave=False)
+
+    def go_on(self, step: int, evaluations: list[tuple[int, dict[str, float]]], length: int) -> None:
+        """Continues after `step`: what earlier processes wrote later than that, or of an end, goes away.
+
+        length: bytes of metrics.jsonl up to that step.
+        """
+        self.evaluations = list(evaluations)
+        self.bar.update(step)
+        if self.folder is None:
+            return
+        with (self.folder / "metrics.jsonl").open("a+b") as file:
+            file.truncate(length)
+            file.seek(0)
+            self.history = [json.loads(line) for line in file]
+        for rollouts in (self.folder / "rollouts").glob("step*.jsonl"):
+            if int(rollouts.stem[4:]) > step:
+                rollouts.unlink()
+        for name in ("summary.json", "report.md", "curves.png"):
+            (self.folder / name).unlink(missing_ok=True)
+
+    def written(self) -> int:
+        """Bytes of metrics.jsonl so far; 0 on ranks other than the first."""
+        return (self.folder / "metrics.jsonl").stat().st_size if self.folder else 0
 
     def step(
         self, step: int, metrics: dict[str, float], seconds: dict[str, float], groups: Sequence[Sequence[Rollout]]
@@ -95,11 +188,12 @@ class Reporter:
                 f"diversity {result['error_diversity']:.3f} ({result['problems']} problems x {result['samples']})"
             )
 
-    def finish(self, config: Config, before: dict[str, float], after: dict[str, float], seconds: float) -> None:
-        """summary.json, report.md and curves.png, and the table on the console."""
+    def finish(self, config: Config, seconds: float) -> None:
+        """summary.json, report.md and curves.png, and the table on the console: the first evaluation against the last."""
         self.bar.close()
         if self.folder is None:
             return
+        before, after = self.evaluations[0][1], self.evaluations[-1][1]
         summary = {
             "estimator": config.algorithm.estimator, "seed": config.run.seed, "steps": len(self.history),
             "seconds": round(seconds, 1),
@@ -113,7 +207,7 @@ class Reporter:
             encoding="utf-8",
         )
         # Last: a run folder with a summary is a run that finished.
-        (self.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        replace_file(self.folder / "summary.json", json.dumps(summary, indent=2) + "\n")
         say(f"\n{table}\n\n{len(self.history)} steps in {seconds:.0f} s; report, curves and model are in {self.folder}")
 
 

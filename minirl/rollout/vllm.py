@@ -118,6 +118,8 @@ class VllmEngine:
         self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[int]
     ) -> Iterator[tuple[int, list[Sample]]]:
         """See `Engine.generate`. A group comes as soon as its last sample is finished."""
+        # Rounding depends on what is cached: a batch must not depend on what this process happened to sample before.
+        self.forget()
         places = {}
         for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
             name = str(self.requests)
@@ -177,10 +179,13 @@ class VllmEngine:
         if self.asleep:
             self.llm.wake_up(tags=["kv_cache"])
             self.asleep = False
-        # The prefix cache holds keys and values of the old weights, also through a sleep (vLLM #17103).
+        self.forget()
+        self.version = policy.version
+
+    def forget(self) -> None:
+        """Drops the prefix cache, which holds keys and values of the old weights, also through a sleep (vLLM #17103)."""
         if not self.llm.reset_prefix_cache():
             raise RuntimeError("vLLM did not drop its prefix cache: requests are still running")
-        self.version = policy.version
 
     def sleep(self) -> None:
         """Gives the GPU's memory to the trainer, where the platform can; the weights are dropped and come back with `sync`."""

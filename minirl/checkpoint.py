@@ -1,0 +1,359 @@
+"""Checkpoints: RUN/checkpoints/stepNNNNNN holds all that a run needs to go on as if it had never stopped.
+
+    state.json            where the run is: see `State`; and what it was started with: see `fingerprint`
+    surplus.npz           groups carried over to the next batch
+    rankNNN.safetensors   this rank's slices of the float32 weights and AdamW's state (minirl/shards.py)
+    rankNNN.json          this rank's random generators
+    manifest.json         size and SHA-256 of every other file; written last
+
+It is written as stepNNNNNN.tmp, read back, flushed to the disk and renamed; only then older ones are removed. So whatever
+happens, the newest valid one stays. All ranks must see the same run folder.
+"""
+
+import concurrent.futures
+import hashlib
+import json
+import os
+import random
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from minirl import shards
+from minirl.config import Config, ConfigError, RunError
+from minirl.data import Prompt
+from minirl.distributed import Ranks
+from minirl.policy import Policy
+from minirl.report import say
+from minirl.rollout import Rollout, records
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+COSTS = ("checkpoint/seconds", "checkpoint/bytes")
+
+
+@dataclass
+class State:
+    """A run between two steps. step: the last one done; position: prompts drawn; version: of the policy; evaluations: (step,
+    result) of each; seconds: of all its processes; metrics_bytes: length of metrics.jsonl; surplus: groups carried over."""
+
+    step: int = 0
+    position: int = 0
+    version: int = 0
+    evaluations: list[tuple[int, dict[str, float]]] = field(default_factory=list)
+    seconds: float = 0.0
+    metrics_bytes: int = 0
+    surplus: list[list[Rollout]] = field(default_factory=list)
+
+    @property
+    def best(self) -> int | None:
+        """The step whose evaluation during the run had the best pass@1, the first of equals."""
+        during = [(result["pass@1"], -step) for step, result in self.evaluations if step]
+        return -max(during)[1] if during else None
+
+
+def fingerprint(prompts: Sequence[Prompt], test: Sequence[Prompt], tokenizer: Any, model_config: Any) -> dict[str, str]:
+    """What a resumed run must find unchanged, by name; SHA-256."""
+
+    def digest(items: Any) -> str:
+        total = hashlib.sha256()
+        for item in items:
+            total.update(repr(item).encode("utf-8", "surrogatepass"))
+        return total.hexdigest()
+
+    def content(prompts: Sequence[Prompt]) -> Any:
+        return ((p.text, p.ids, p.problem.answer, sorted(p.problem.facts.items())) for p in prompts)
+
+    sizes = {k: v for k, v in model_config.to_dict().items() if k not in ("_name_or_path", "transformers_version", "dtype")}
+    return {
+        "training problems": digest(content(prompts)),
+        "held-out problems": digest(content(test)),
+        "tokenizer": digest([sorted(tokenizer.get_vocab().items()), tokenizer.chat_template, tokenizer.all_special_ids]),
+        "model's config": digest([json.dumps(sizes, sort_keys=True, default=str)]),
+    }
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------------
+
+
+def write(folder: Path, files: dict[str, bytes]) -> dict[str, list[Any]]:
+    """Writes `files` into `folder`, flushes them to the disk and reads them back; {name: [bytes, SHA-256]}.
+
+    OSError when the disk is full, cannot be written, or gives back something else than what was written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    entries = {}
+    for name, content in files.items():
+        with (folder / name).open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        entries[name] = [len(content), hashlib.sha256(content).hexdigest()]
+        if digest_of(folder / name) != entries[name][1]:
+            raise OSError(f"{folder / name} does not hold what was written to it")
+    return entries
+
+
+def publish(temporary: Path, entries: dict[str, list[Any]]) -> Path:
+    """Writes the manifest of a folder NAME.tmp and renames it to NAME, which it returns. OSError when that fails."""
+    final = temporary.with_suffix("")
+    for name, (length, _) in entries.items():
+        if not (temporary / name).exists() or (temporary / name).stat().st_size != length:
+            raise OSError(f"the first rank does not see {temporary / name}: all ranks must have the same run folder")
+    write(temporary, {MANIFEST: json.dumps({"format": FORMAT, "files": entries}, indent=1).encode()})
+    flush(temporary)
+    if final.exists():  # of this step, and damaged: else the run would have gone on from it
+        shutil.rmtree(final)
+    temporary.rename(final)
+    flush(final.parent)
+    return final
+
+
+def flush(path: Path) -> None:
+    """Makes what is in a file, or the names in a folder, survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def damage(folder: Path, rank: int = 0, size: int = 1) -> str | None:
+    """What is wrong with a checkpoint, None when nothing is. Each of `size` ranks reads its share of the files."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        if manifest["format"] != FORMAT:
+            return f"format {manifest['format']} is of another version of this program, which reads {FORMAT}"
+        for name, (length, digest) in list(manifest["files"].items())[rank::size]:
+            if (found := (folder / name).stat().st_size) != length:
+                return f"{name} has {found:,} bytes instead of {length:,}"
+            if digest_of(folder / name) != digest:
+                return f"{name} has changed since it was written"
+    except FileNotFoundError as error:
+        return f"{Path(error.filename).name} is missing"
+    except OSError as error:
+        return f"it cannot be read: {error.strerror or error}"
+    except (ValueError, KeyError, TypeError) as error:
+        return f"{MANIFEST} is damaged: {error}"
+    return None
+
+
+def steps_of(root: Path) -> list[tuple[int, Path]]:
+    """(step, folder) of the checkpoints in `root`, the newest first; valid or not."""
+    return sorted(((int(p.name[4:]), p) for p in root.glob("step*") if p.name[4:].isdigit()), reverse=True)
+
+
+# ---- random generators -----------------------------------------------------------------------------------------------------
+
+
+def generators() -> dict[str, Any]:
+    """The state of every random generator of this process, as plain values."""
+    kind, keys, *rest = np.random.get_state(legacy=True)
+    return {
+        "python": random.getstate(),
+        "numpy": [kind, keys.tolist(), *rest],  # type: ignore[union-attr]
+        "torch": bytes(torch.get_rng_state().tolist()).hex(),
+        "device": [bytes(s.tolist()).hex() for s in torch.cuda.get_rng_state_all()] if torch.cuda.is_available() else [],
+    }
+
+
+def restore_generators(saved: dict[str, Any]) -> None:
+    """Sets the generators to what `generators` gave."""
+    version, values, following = saved["python"]
+    random.setstate((version, tuple(values), following))
+    kind, keys, *rest = saved["numpy"]
+    np.random.set_state((kind, np.array(keys, np.uint32), *rest))
+    torch.set_rng_state(torch.tensor(list(bytes.fromhex(saved["torch"])), dtype=torch.uint8))
+    for device, state in enumerate(saved["device"][: torch.cuda.device_count()]):
+        torch.cuda.set_rng_state(torch.tensor(list(bytes.fromhex(state)), dtype=torch.uint8), device)
+
+
+# ---- a run's checkpoints ---------------------------------------------------------------------------------------------------
+
+
+class Checkpoints:
+    """Finds, reads, writes and removes the checkpoints of one run. Every rank makes every call, at the same step."""
+
+    def __init__(self, config: Config, ranks: Ranks, folder: Path | None, marks: dict[str, str]) -> None:
+        """folder: the run's, given on the first rank; marks: see `fingerprint`."""
+        self.run, self.ranks, self.marks = config.run, ranks, marks
+        self.layout = f"{ranks.size} rank{'s' * (ranks.size > 1)}" + (
+            f" of ZeRO-{ranks.zero}" if ranks.zero is not None else ""
+        )
+        self.root = Path(ranks.gather([folder])[0] or ".") / "checkpoints"
+        self.found: Path | None = None
+        self.writer = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
+        self.pending: tuple[Path, State, concurrent.futures.Future] | None = None
+        self.costs = dict.fromkeys(COSTS, 0.0)
+
+    def newest(self) -> State:
+        """The state in the newest valid checkpoint, or in the one that `run.resume` names; a new state where there is none yet.
+
+        ConfigError when all are damaged, or when data, tokenizer or model are not those the run was started with.
+        """
+        named = [Path(self.run.resume).resolve().name] if self.run.resume not in ("auto", "never") else None
+        names = named or self.ranks.gather([[folder.name for _, folder in steps_of(self.root)]])[0]
+        skipped, state = [], State()
+        for name in names:
+            reasons = [r for r in self.ranks.gather([damage(self.root / name, self.ranks.rank, self.ranks.size)]) if r]
+            if not reasons:
+                self.found = self.root / name
+                state = self.read(self.found)
+                break
+            skipped.append(f"{name}: {reasons[0]}")
+        refusal = self.ranks.gather([self.refusal(state, skipped) if self.ranks.main else None])[0]
+        if refusal:
+            raise ConfigError(f"{refusal}; nothing was changed")
+        if self.ranks.main:
+            for text in skipped:
+                say(f"warning: a checkpoint is damaged and was skipped: {text}")
+            for step, folder in steps_of(self.root) if named else []:
+                if step > state.step:
+                    say(f"removed {folder}: the run goes on from {named[0]}")  # type: ignore[index]
+                    shutil.rmtree(folder)
+            for unfinished in self.root.glob("*.tmp"):
+                shutil.rmtree(unfinished)
+        return state
+
+    def read(self, folder: Path) -> State:
+        """The state in a valid checkpoint. ConfigError when it is not of this data, tokenizer and model."""
+        saved = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        marks, layout = saved.pop("fingerprint"), saved.pop("layout")
+        if changed := [name for name, mark in self.marks.items() if marks.get(name) != mark]:
+            raise ConfigError(
+                f"{' and '.join(changed)} changed since {folder} was saved: put back what the run was started with, or start "
+                "another run with another --run-dir; nothing was changed"
+            )
+        if self.ranks.main:
+            say(f"going on after step {saved['step']}, from {folder}")
+            if layout != self.layout:
+                say(
+                    f"note: it was saved by {layout} and goes on with {self.layout}: data order, weights, optimizer state and "
+                    "seeds continue; sums over ranks are taken in another order, so later numbers differ by rounding"
+                )
+        saved["evaluations"] = [(step, result) for step, result in saved["evaluations"]]
+        return State(**saved, surplus=records.load(folder / "surplus.npz"))
+
+    def refusal(self, state: State, skipped: list[str]) -> str | None:
+        """Why the run cannot go on from `state`; None when it can."""
+        remedy = "or start anew with another --run-dir"
+        if self.found is None and skipped:
+            return f"no checkpoint in {self.root} can be used ({'; '.join(skipped)}): name an older one with --resume, {remedy}"
+        metrics = self.root.parent / "metrics.jsonl"
+        lines = metrics.read_bytes() if metrics.exists() else b""
+        if self.found is None:
+            # A checkpoint that is written in the background appears a little later.
+            due = self.run.save_every * (2 if self.run.save_in_background else 1)
+            if (done := lines.count(b"\n")) > due:
+                return f"{self.root.parent} has {done} steps and no checkpoint: remove the folder to repeat them, {remedy}"
+        elif len(lines) < state.metrics_bytes or lines[: state.metrics_bytes].count(b"\n") != state.step:
+            return f"{metrics} does not hold the {state.step} steps before {self.found}: put it back as it was, {remedy}"
+        return None
+
+    def load(self, policy: Policy, state: State) -> None:
+        """Puts the weights, the optimizer state and the version of the checkpoint that was found into `policy`."""
+        if self.found is not None:
+            names = json.loads((self.found / MANIFEST).read_text(encoding="utf-8"))["files"]
+            shards.unpack(policy, [self.found / name for name in names if name.endswith(".safetensors")])
+            policy.version = state.version
+
+    def load_generators(self) -> None:
+        """Sets this rank's random generators, after whatever seeds them anew; a rank that did not exist keeps its own."""
+        if self.found is not None and (path := self.found / f"rank{self.ranks.rank:03}.json").exists():
+            restore_generators(json.loads(path.read_text(encoding="utf-8")))
+
+    def after_step(self, policy: Policy, state: State, now: bool) -> None:
+        """Saves when it is time, when this step is the best so far, or `now`; publishes what was written in the background."""
+        due = now or (self.run.save_every and state.step % self.run.save_every == 0) or state.best == state.step
+        if not due and self.pending is None:
+            return
+        begin = time.perf_counter()
+        self.settle(wait=due)
+        if due:
+            self.save(policy, state)
+        self.costs["checkpoint/seconds"] += time.perf_counter() - begin
+
+    def save(self, policy: Policy, state: State) -> None:
+        """Copies everything to host memory and writes it, in the background if the run says so."""
+        rank = f"rank{self.ranks.rank:03}"
+        files = {f"{rank}.safetensors": shards.pack(policy), f"{rank}.json": json.dumps(generators()).encode()}
+        if self.ranks.main:
+            content = vars(state) | {"fingerprint": self.marks, "layout": self.layout}
+            content.pop("surplus")
+            files |= {"state.json": json.dumps(content).encode(), "surplus.npz": records.dumps(state.surplus)}
+        temporary = self.root / f"{name_of(state.step)}.tmp"
+        self.pending = (temporary, state, self.writer.submit(write, temporary, files))
+        if not self.run.save_in_background:
+            self.settle()
+
+    def settle(self, wait: bool = True) -> None:
+        """Publishes the checkpoint that is being written, once every rank has written its part, and removes old ones.
+
+        wait: until they have. RunError when it failed and run.on_save_error=stop.
+        """
+        if self.pending is None:
+            return
+        temporary, state, writing = self.pending
+        if wait:
+            concurrent.futures.wait([writing])
+        if not all(self.ranks.gather([writing.done()])):
+            return
+        self.pending = None
+        error = writing.exception()
+        if error is not None and not isinstance(error, OSError):
+            raise error
+        parts = self.ranks.gather([({}, str(error)) if error else (writing.result(), "")])
+        entries = {name: entry for part, _ in parts for name, entry in part.items()}
+        errors = [text for _, text in parts if text]
+        if not errors:
+            self.costs["checkpoint/bytes"] += sum(length for length, _ in entries.values())
+            errors = [text for text in self.ranks.gather([self.publish(temporary, entries, state)]) if text]
+        if errors:
+            self.failed(temporary, errors[0])
+
+    def publish(self, temporary: Path, entries: dict[str, list[Any]], state: State) -> str:
+        """On the first rank: makes the checkpoint a valid one and removes old ones; what went wrong, as text."""
+        if not self.ranks.main:
+            return ""
+        try:
+            flush(self.root.parent / "metrics.jsonl")  # the checkpoint speaks of its length
+            publish(temporary, entries)
+            past = [step for step, _ in steps_of(self.root) if step <= state.step]
+            for step in past[self.run.keep :]:
+                if step != state.best:
+                    shutil.rmtree(self.root / name_of(step))
+        except OSError as error:
+            return str(error)
+        return ""
+
+    def failed(self, temporary: Path, error: str) -> None:
+        """Warns, or ends the run, as the config says."""
+        text = f"the checkpoint {temporary.with_suffix('').name} could not be written: {error}"
+        if self.ranks.main:
+            shutil.rmtree(temporary, ignore_errors=True)  # whatever of it can be: it is no checkpoint
+        if self.run.on_save_error == "stop":
+            raise RunError(f"{text}; mend that and start the same command again: the last good checkpoint is used")
+        if self.ranks.main:
+            say(f"warning: {text}; the run goes on and the last good checkpoint stays")
+
+    def take_costs(self) -> dict[str, float]:
+        """Seconds that steps waited for checkpoints and bytes written by all ranks, since the last call."""
+        taken, self.costs = self.costs, dict.fromkeys(COSTS, 0.0)
+        return taken
+
+
+def name_of(step: int) -> str:
+    """The folder of a step's checkpoint."""
+    return f"step{step:06}"

@@ -1,0 +1,96 @@
+"""Whole rollouts in a file and back, exactly: a NumPy archive (.npz) of plain arrays and one JSON text, no pickle.
+
+save("batch.npz", groups)          # list of groups, each a list of Rollouts
+load("batch.npz") == groups        # every token, every bit of every number, NaN and "not there" included
+"""
+
+import dataclasses
+import io
+import json
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from minirl.rollout import Rollout, Sample
+from minirl.verify import Verdict
+
+# One number a response token; float32, advantages float64. Each may be missing.
+PER_TOKEN = ("old_log_probs", "entropies", "reference_log_probs", "advantages")
+
+
+def save(path: Path | str, groups: Sequence[Sequence[Rollout]]) -> None:
+    """Writes `groups` to `path`. OSError when it cannot be written."""
+    Path(path).write_bytes(dumps(groups))
+
+
+def dumps(groups: Sequence[Sequence[Rollout]]) -> bytes:
+    """The content of the file that `save` writes."""
+    rollouts = [r for group in groups for r in group]
+    columns: dict[str, list[NDArray]] = {
+        "prompt_ids": [np.asarray(r.prompt_ids, np.int64) for r in rollouts],
+        "ids": [r.sample.ids for r in rollouts],
+        "log_probs": [r.sample.log_probs for r in rollouts],
+    }
+    for name in PER_TOKEN:
+        columns[name] = [np.atleast_1d(value) for r in rollouts if (value := getattr(r, name)) is not None]
+    texts = [
+        {
+            "group": r.group, "prompt": r.prompt, "gold": r.gold, "finish": r.sample.finish, "version": r.version,
+            "text": r.text, "verdict": dataclasses.asdict(r.verdict),
+            # Length of each array; null where there is none, [] for one number that counts for all tokens.
+            "shapes": {name: None if (value := getattr(r, name)) is None else list(np.shape(value)) for name in PER_TOKEN},
+            "prompt_tokens": len(r.prompt_ids), "tokens": r.length,
+        }
+        for r in rollouts
+    ]  # fmt: skip
+    content = {"groups": [len(group) for group in groups], "rollouts": texts}
+    arrays = {name: np.concatenate(parts) for name, parts in columns.items() if parts}
+    archive = io.BytesIO()
+    np.savez(
+        archive,
+        json=np.frombuffer(json.dumps(content).encode(), np.uint8),
+        rewards=np.array([r.reward for r in rollouts], np.float64),
+        **arrays,  # type: ignore[arg-type]
+    )
+    return archive.getvalue()
+
+
+def load(path: Path | str) -> list[list[Rollout]]:
+    """The groups that `save` wrote. ValueError when the file is damaged, OSError when it cannot be read."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        content = json.loads(arrays.pop("json").tobytes())
+        rollouts = list(_rollouts(content["rollouts"], arrays))
+        ends = np.cumsum(content["groups"], dtype=np.int64).tolist()
+    except (zipfile.BadZipFile, EOFError, KeyError, ValueError) as error:
+        raise ValueError(f"{path} does not hold rollouts that can be read: {error}") from error
+    return [rollouts[end - size : end] for end, size in zip(ends, content["groups"], strict=True)]
+
+
+def _rollouts(texts: list[dict[str, Any]], arrays: dict[str, NDArray]) -> Any:
+    places = dict.fromkeys(arrays, 0)
+
+    def take(name: str, size: int) -> NDArray:
+        place = places.get(name, 0)
+        places[name] = place + size
+        part = arrays[name][place : place + size] if size else arrays.get(name, np.zeros(0))[:0]
+        if len(part) != size:
+            raise ValueError(f"array {name} is too short")
+        return part.copy()
+
+    for number, text in enumerate(texts):
+        sample = Sample(take("ids", text["tokens"]), take("log_probs", text["tokens"]), text["finish"])
+        rollout = Rollout(
+            text["group"], text["prompt"], text["gold"], take("prompt_ids", text["prompt_tokens"]).tolist(), sample,
+            text["version"], text["text"], Verdict(**text["verdict"]), float(arrays["rewards"][number]),
+        )  # fmt: skip
+        for name, shape in text["shapes"].items():
+            if shape is not None:
+                # A NumPy number again where it was one number
+                setattr(rollout, name, take(name, shape[0]) if shape else take(name, 1)[0])
+        yield rollout

@@ -12,8 +12,50 @@ import numpy as np
 import torch
 from torch import Tensor
 from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
 
 from minirl.rollout import LENGTH, STOP, Sample, Sampling
+
+
+ROOM = 256  # response tokens that a cache has room for before it is copied into one of twice the size
+
+
+class GrowingLayer(DynamicLayer):
+    """A cache layer with room to spare: a token is written into its place, where transformers' own copies all those before it."""
+
+    def __init__(self, room: int) -> None:
+        """room: tokens to begin with."""
+        super().__init__()
+        self.room, self.length = room, 0
+
+    def update(self, key_states: Tensor, value_states: Tensor, *arguments: Any, **more: Any) -> tuple[Tensor, Tensor]:
+        """Float[rows, G, tokens so far, D] keys and values, with the new ones added."""
+        start, end = self.length, self.length + key_states.shape[-2]
+        if not self.is_initialized or end > self.room:
+            self.room = max(end, self.room if not self.is_initialized else 2 * self.room)
+            old = (self.keys, self.values) if self.is_initialized else (key_states[..., :0, :], value_states[..., :0, :])
+            self.buffers = [x.new_empty(*x.shape[:2], self.room, x.shape[3]) for x in (key_states, value_states)]
+            for buffer, kept in zip(self.buffers, old, strict=True):
+                buffer[..., :start, :] = kept
+            self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
+        for buffer, new in zip(self.buffers, (key_states, value_states), strict=True):
+            buffer[..., start:end, :] = new
+        self._look(end)
+        return self.keys, self.values
+
+    def _look(self, length: int) -> None:
+        self.length = length
+        self.keys, self.values = (buffer[..., :length, :] for buffer in self.buffers)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Each row `repeats` times."""
+        self.buffers = [buffer.repeat_interleave(repeats, 0) for buffer in self.buffers]
+        self._look(self.length)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """The rows int[R] only."""
+        self.buffers = [buffer.index_select(0, indices) for buffer in self.buffers]
+        self._look(self.length)
 
 
 class TransformersEngine:
@@ -60,6 +102,8 @@ class TransformersEngine:
         ids = torch.tensor([[self.pad_id] * (longest - len(p)) + p for p in prompts], device=device)
         mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=device)
         cache = DynamicCache(config=self.model.config)
+        room = longest + min(sampling.max_tokens, ROOM)
+        cache.layers = [GrowingLayer(room) if type(layer) is DynamicLayer else layer for layer in cache.layers]
         # The prompt is run once and its cache copied to the n samples.
         logits = self._forward(ids, mask, (mask.cumsum(-1) - 1).clamp(min=0), cache).repeat_interleave(n, 0)
         cache.batch_repeat_interleave(n)

@@ -16,12 +16,11 @@ from transformers.cache_utils import DynamicLayer
 
 from minirl.rollout import LENGTH, STOP, Sample, Sampling
 
-
 ROOM = 256  # response tokens that a cache has room for before it is copied into one of twice the size
 
 
 class GrowingLayer(DynamicLayer):
-    """A cache layer with room to spare: a token is written into its place, where transformers' own copies all those before it."""
+    """A cache layer with room to spare: a token is written into its place; transformers' own copies all those before it."""
 
     def __init__(self, room: int) -> None:
         """room: tokens to begin with."""
@@ -114,7 +113,7 @@ class TransformersEngine:
         uniform = torch.from_numpy(uniforms(seeds, n, sampling.max_tokens)).to(device)
         tokens = torch.full((rows, sampling.max_tokens), self.pad_id, device=device)
         log_probs = torch.zeros(rows, sampling.max_tokens, device=device)
-        lengths = torch.full((rows,), sampling.max_tokens, device=device)
+        lengths = self.limits(rows, sampling).to(device)
         alive = torch.arange(rows, device=device)  # row of each sequence still in the batch
         done = torch.zeros(rows, dtype=torch.bool, device=device)
         for t in range(sampling.max_tokens):
@@ -123,7 +122,7 @@ class TransformersEngine:
             tokens[open_rows, t], log_probs[open_rows, t] = token[~done], log_prob[~done]
             ended = ~done & torch.isin(token, stop_ids)
             lengths[alive[ended]] = t + 1
-            done |= ended
+            done |= ended | (t + 1 >= lengths[alive])
             if t + 1 == sampling.max_tokens or done.all():
                 break
             if done.float().mean() > 0.25:  # copying the cache costs about as much as decoding a few dead rows
@@ -141,6 +140,10 @@ class TransformersEngine:
             for i, length in enumerate(lengths.tolist())
         ]
         return [samples[i : i + n] for i in range(0, rows, n)]
+
+    def limits(self, rows: int, sampling: Sampling) -> Tensor:
+        """int[rows]: tokens after which each row is cut."""
+        return torch.full((rows,), sampling.max_tokens)
 
     def _forward(self, ids: Tensor, mask: Tensor, position: Tensor, cache: Any) -> Tensor:
         """float[rows, V] logits of the last position."""

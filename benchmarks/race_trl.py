@@ -3,7 +3,8 @@
 The same model, prompts, number of samples, response lengths (forced), reward, optimizer step, precision and threads. Each
 program is a process of its own, and they take turns: one step each on a CPU, one run each on a GPU, where both engines do not fit.
 A step is the whole of it, from asking for samples to having logged, seconds of wall time; steps that warm up are dropped.
-Prints the ratio of medians (peer seconds / our seconds) a workload. Lengths: "uniform" is the longest allowed; "tail" is
+Prints the ratio of medians (peer seconds / our seconds) a workload, and on a CPU that of processor seconds of the two trainers,
+which other work on the machine disturbs less. Lengths: "uniform" is the longest allowed; "tail" is
 log-normal with a mean of a quarter of it and sigma 1, the same numbers for both programs.
 
 On a CPU: a 1M model in float32, transformers generates on both sides. On a GPU: the 0.6B shape in bfloat16, vLLM in the process
@@ -14,6 +15,7 @@ import argparse
 import json
 import os
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -67,7 +69,7 @@ class Turns:
 
     def __init__(self, work: dict[str, Any]) -> None:
         self.commands, self.answers = os.fdopen(work["commands"]), os.fdopen(work["answers"], "w")
-        self.begin: float | None = None
+        self.begin: tuple[float, float] | None = None
 
     def step_boundary(self) -> None:
         """Called once a step: ends the one before, waits for the word, begins the next."""
@@ -77,11 +79,12 @@ class Turns:
             torch.cuda.synchronize()
         if self.begin is not None:
             peak = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0
-            self.answers.write(json.dumps({"seconds": time.perf_counter() - self.begin, "peak_gib": peak}) + "\n")
+            wall, cpu = time.perf_counter() - self.begin[0], time.process_time() - self.begin[1]
+            self.answers.write(json.dumps({"seconds": wall, "cpu": cpu, "peak_gib": peak}) + "\n")
             self.answers.flush()
         if not self.commands.readline():
             os._exit(0)
-        self.begin = time.perf_counter()
+        self.begin = time.perf_counter(), time.process_time()
 
 
 # ---- minirl ----------------------------------------------------------------------------------------------------------------
@@ -101,6 +104,8 @@ def run_minirl(work: dict[str, Any]) -> None:
     ]  # fmt: skip
     if work["gpu"]:
         options += ["--model.dtype=bfloat16", "--rollout.engine=vllm", "--rollout.vllm.gpu_memory_utilization=0.3"]
+    else:
+        options += ["--optimizer.micro_batch_tokens=2048"]  # the fastest of those tried for us
     options += work["options"]
     import train
     from minirl.config import load
@@ -286,6 +291,7 @@ def race(work: dict[str, Any], steps: int, options: argparse.Namespace) -> dict[
     """One workload: medians of both programs, and their ratio."""
     pythons = {"minirl": sys.executable, "trl": options.peer_python}
     seconds: dict[str, list[float]] = {name: [] for name in pythons}
+    processor: dict[str, list[float]] = {name: [] for name in pythons}
     peaks = dict.fromkeys(pythons, 0.0)
 
     def run(programs: dict[str, Program], count: int, keep: bool) -> None:
@@ -294,6 +300,7 @@ def race(work: dict[str, Any], steps: int, options: argparse.Namespace) -> dict[
                 answer = program.step()
                 if keep:
                     seconds[name].append(answer["seconds"])
+                    processor[name].append(answer["cpu"])
                     peaks[name] = max(peaks[name], answer["peak_gib"])
 
     turns = [[name] for name in pythons] * 2 if work["gpu"] else [list(pythons)]
@@ -303,13 +310,15 @@ def race(work: dict[str, Any], steps: int, options: argparse.Namespace) -> dict[
         run(programs, steps, keep=True)
         for program in programs.values():
             program.close()
-    middle = {name: sorted(values)[len(values) // 2] for name, values in seconds.items()}
+    middle, busy = ({name: statistics.median(values) for name, values in x.items()} for x in (seconds, processor))
     row = {
         "workload": work["name"], "steps": len(seconds["trl"]), "trl s": middle["trl"], "minirl s": middle["minirl"],
         "ratio": middle["trl"] / middle["minirl"],
     }  # fmt: skip
     if work["gpu"]:
         row |= {"trl GiB": peaks["trl"], "minirl GiB": peaks["minirl"]}
+    else:
+        row |= {"trl cpu s": busy["trl"], "minirl cpu s": busy["minirl"], "cpu ratio": busy["trl"] / busy["minirl"]}
     return row
 
 
@@ -323,7 +332,7 @@ def main() -> None:
     parser.add_argument("--only", help="only workloads whose name has this in it")
     parser.add_argument("--peer-python", default=sys.executable, help="interpreter that has TRL")
     parser.add_argument("--peer-micro-batch", type=int, help="TRL's per_device_train_batch_size")
-    parser.add_argument("--options", nargs="*", default=[], help="more options of our train.py")
+    parser.add_argument("--option", action="append", default=[], help="one more option of our train.py, as --option=--a.b=c")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
@@ -346,7 +355,7 @@ def main() -> None:
         for work in GPU if gpu else CPU:
             if options.only and options.only not in work["name"]:
                 continue
-            more = {"folder": folder, "gpu": gpu, "options": options.options}
+            more = {"folder": folder, "gpu": gpu, "options": options.option}
             if options.peer_micro_batch:
                 more["peer_micro_batch"] = options.peer_micro_batch
             rows.append(race(work | more, steps, options))

@@ -143,8 +143,11 @@ def packed_attention(
     if width > 1:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **more)
     # One token a row: the query heads of a key head become its queries, so that the cache is not copied for each of them.
-    folded = query.reshape(rows, key.shape[1], -1, size)
-    out = scaled_dot_product_attention(folded, key, value, attention_mask, scale=scaling)
+    folded = query.reshape(rows, key.shape[1], -1, size) * (size**-0.5 if scaling is None else scaling)
+    scores = folded @ key.transpose(-1, -2)
+    if attention_mask is not None:
+        scores = scores.masked_fill(~attention_mask, -torch.inf)
+    out = scores.softmax(-1, dtype=torch.float32).to(value.dtype) @ value
     return out.reshape(rows, 1, heads, size), None
 
 

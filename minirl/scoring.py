@@ -34,8 +34,12 @@ class MicroBatch:
 
     def flat(self, values: Sequence[Any]) -> Tensor:
         """float[T] from one number or one array float[T_i] a rollout."""
-        parts = [np.broadcast_to(np.asarray(v, dtype=np.float32), r.length) for v, r in zip(values, self.rollouts, strict=True)]
-        return torch.from_numpy(np.concatenate(parts) if parts else np.zeros(1, np.float32)).to(self.targets.device)
+        lengths = [r.length for r in self.rollouts] or [1]
+        if all(np.ndim(v) == 0 for v in values):
+            tokens = np.repeat(np.array(values or [0], dtype=np.float32), lengths)
+        else:
+            tokens = np.concatenate([np.full(n, v, dtype=np.float32) for v, n in zip(values, lengths, strict=True)])
+        return torch.from_numpy(tokens).to(self.targets.device)
 
     def split(self, values: Tensor) -> list[np.ndarray]:
         """One array float32[T_i] a rollout from float[T]."""

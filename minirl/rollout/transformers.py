@@ -6,6 +6,7 @@ does not depend on which others share its batch or on how many ranks there are, 
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -161,9 +162,15 @@ class TransformersEngine:
 
 def uniforms(seeds: Sequence[int], samples: int, tokens: int) -> np.ndarray:
     """float64[len(seeds) * samples, tokens] in [0, 1): row (i, j) depends on (seeds[i], j) only."""
-    return np.stack(
-        [np.random.Generator(np.random.Philox(key=[seed, j])).random(tokens) for seed in seeds for j in range(samples)]
-    )
+    bits = np.random.Philox(key=0)
+    generator, state = np.random.Generator(bits), bits.state
+    numbers = np.empty((len(seeds) * samples, tokens))
+    for row, (seed, j) in enumerate(product(seeds, range(samples))):
+        # The state of a fresh Philox(key=[seed, j]), which would ask the system for entropy to no purpose.
+        state["state"]["key"] = np.array([seed, j], dtype=np.uint64)
+        bits.state = state
+        generator.random(out=numbers[row])
+    return numbers
 
 
 def draw(logits: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-# hidden, layers, heads, key-value heads, head size, MLP, vocabulary (None: the tokenizer's), tied: Qwen3's shapes, and a small one
+# hidden, layers, heads, key-value heads, head size, MLP, vocabulary (None: the tokenizer's), tied: Qwen3's, and a small one
 SHAPES = {
     "1m": (128, 4, 4, 2, 32, 512, None, True),
     "0.6b": (1024, 28, 16, 8, 128, 3072, 151_936, True),

@@ -1,7 +1,7 @@
 """minirl against TRL's GRPOTrainer on the same work: python benchmarks/race_trl.py [--quick] [--json] [--results FILE]
 
 The same model, prompts, number of samples, response lengths (forced), reward, optimizer step, precision and threads. Each
-program is a process of its own, and they take turns: one step each on a CPU, one run each on a GPU, where both engines do not fit.
+program is a process of its own, and they take turns: one step each on a CPU, one run each on a GPU, which both do not fit.
 A step is the whole of it, from asking for samples to having logged, seconds of wall time; steps that warm up are dropped.
 Prints the ratio of medians (peer seconds / our seconds) a workload, and on a CPU that of processor seconds of the two trainers,
 which other work on the machine disturbs less. Lengths: "uniform" is the longest allowed; "tail" is
@@ -97,7 +97,7 @@ def run_minirl(work: dict[str, Any]) -> None:
     options = [
         f"--model.path={folder / 'model'}", "--data.task=dataset", f"--data.train={folder / 'problems.jsonl'}",
         "--data.chat=false", f"--verifier.name={Path(__file__).resolve()}:digits", f"--rollout.prompts={prompts}",
-        f"--rollout.samples={samples}", f"--rollout.max_response_tokens={longest}", f"--rollout.max_sequences=512",
+        f"--rollout.samples={samples}", f"--rollout.max_response_tokens={longest}", "--rollout.max_sequences=512",
         "--algorithm.estimator=grpo", f"--algorithm.mini_batch_prompts={prompts}", "--optimizer.lr=1e-6",
         "--optimizer.warmup_steps=0", "--eval.every=0", "--eval.problems=1", "--eval.samples=1", "--eval.k=1",
         f"--run.steps={10**6}", f"--run.dir={folder / work['run']}", "--rollout.gap_stop=1000", "--rollout.gap_warn=1000",

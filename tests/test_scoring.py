@@ -1,5 +1,7 @@
 """Micro-batches and log-probs: packed, padded and one by one are the same; memory does not grow with the tokens."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -157,6 +159,32 @@ def test_the_varlen_layout_means_the_same_as_the_padded_one():
         out.append(torch.nn.functional.scaled_dot_product_attention(*parts, visible, enable_gqa=True)[0].transpose(0, 1))
     assert torch.allclose(torch.cat(out), Padded(segments, "cpu").attend(q, k, v, None), atol=1e-5)
     assert Varlen([Segment(0, 3), Segment(3, 4)], "cpu").keys is None, "nothing shared, nothing copied"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="varlen_attn needs a GPU")
+@pytest.mark.parametrize("name", MODELS)
+def test_gpu_packed_equals_one_by_one(models, name):
+    """bfloat16 through varlen_attn against float32 one by one, log-probs and gradients; the compiled head as well."""
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(0, 40, n).tolist() for n in (40, 7, 1)]
+    rollouts = [
+        rollout(p, rng.integers(0, 40, n)) for p, ns in zip(prompts, [(30, 1, 12), (5,), (9, 64)], strict=True) for n in ns
+    ]
+    model = copy.deepcopy(models[name]).cuda()
+    for p in model.parameters():
+        p.data.div_(4)  # as after initialisation: bfloat16 rounds
+    results = []
+    for layout, dtype in ((Padded, torch.float32), (Varlen, torch.bfloat16)):
+        model.set_attn_implementation("packed")
+        model.zero_grad()
+        batch = packed_micro_batch(rollouts, list(range(len(rollouts))), "cuda", layout)
+        with torch.autocast("cuda", dtype=dtype, enabled=dtype != torch.float32):
+            logps, _ = score(LogProbHead(model, 1.0, 40, False, compiled=layout is Varlen), batch)
+        logps.sum().backward()
+        results.append((logps.detach().cpu(), torch.cat([p.grad.flatten().cpu() for p in model.parameters()])))
+    (exact, gradient), (packed, rounded) = results
+    assert torch.allclose(packed, exact, atol=0.05)
+    assert (rounded - gradient).norm() < 0.05 * gradient.norm()
 
 
 @pytest.mark.parametrize("name", MODELS)

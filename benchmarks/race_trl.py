@@ -344,7 +344,7 @@ def main() -> None:
     from benchmarks.common import finish, random_model, table
 
     gpu = torch.cuda.is_available()
-    steps = options.steps or (4 if gpu else 6 if options.quick else 25)
+    steps = options.steps or (4 if gpu else 3 if options.quick else 25)
     rows = []
     with tempfile.TemporaryDirectory(prefix="race-") as folder:
         random_model(Path(folder) / "model", "0.6b" if gpu else "1m", "bfloat16" if gpu else "float32")

@@ -25,7 +25,7 @@ PROMPT, SAMPLES = 64, 8
 
 
 def rollouts(work: dict[str, Any]) -> list[list[Any]]:
-    """Groups of about work["tokens"] response tokens; lengths uniform, or log-normal with a mean of a quarter of the longest."""
+    """Groups of about work["tokens"] response tokens; lengths uniform, or log-normal with a quarter of the longest as mean."""
     import numpy as np
 
     from minirl.rollout import Rollout, Sample

@@ -29,33 +29,33 @@ class GrowingLayer(DynamicLayer):
         self.room, self.length = room, 0
 
     def update(self, key_states: Tensor, value_states: Tensor, *arguments: Any, **more: Any) -> tuple[Tensor, Tensor]:
-        """Float[rows, G, tokens so far, D] keys and values, with the new ones added."""
+        """float[rows, G, tokens so far, D] keys and values, with the new ones added."""
         start, end = self.length, self.length + key_states.shape[-2]
         if not self.is_initialized or end > self.room:
-            self.room = max(end, self.room if not self.is_initialized else 2 * self.room)
-            old = (self.keys, self.values) if self.is_initialized else (key_states[..., :0, :], value_states[..., :0, :])
+            self.room = max(end, 2 * self.room if self.is_initialized else self.room)
+            old = self._written(start) if self.is_initialized else ()
             self.buffers = [x.new_empty(*x.shape[:2], self.room, x.shape[3]) for x in (key_states, value_states)]
-            for buffer, kept in zip(self.buffers, old, strict=True):
+            for buffer, kept in zip(self.buffers, old, strict=False):
                 buffer[..., :start, :] = kept
             self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
         for buffer, new in zip(self.buffers, (key_states, value_states), strict=True):
             buffer[..., start:end, :] = new
-        self._look(end)
-        return self.keys, self.values
+        return self._written(end)
 
-    def _look(self, length: int) -> None:
-        self.length = length
-        self.keys, self.values = (buffer[..., :length, :] for buffer in self.buffers)
+    def _written(self, length: int) -> tuple[Tensor, Tensor]:
+        keys, values = (buffer[..., :length, :] for buffer in self.buffers)
+        self.length, self.keys, self.values = length, keys, values  # the last two are what transformers looks at
+        return keys, values
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Each row `repeats` times."""
         self.buffers = [buffer.repeat_interleave(repeats, 0) for buffer in self.buffers]
-        self._look(self.length)
+        self._written(self.length)
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """The rows int[R] only."""
         self.buffers = [buffer.index_select(0, indices) for buffer in self.buffers]
-        self._look(self.length)
+        self._written(self.length)
 
 
 class TransformersEngine:

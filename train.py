@@ -198,12 +198,13 @@ def advantages_of(strategy: Strategy, group: list[Rollout]) -> Any:
 def score_old_policy(policy: Policy, batch: Groups, strategy: Strategy, config: Config) -> None:
     """Log-probs of the batch before the update: the denominator of the ratio.
 
-    Not needed when they would be those of the first forward pass anyway: one optimizer step, and no one else reads them.
+    Those of the first mini-batch are not needed where its own forward pass gives them and no one else reads them.
     """
     a = config.algorithm
-    one_step = len(batch) <= a.mini_batch_prompts and a.epochs == 1
-    redundant = one_step and a.correction == "none" and not strategy.needs_entropy and not config.rollout.carry_over
-    policy.score([r for group in batch for r in group], old=a.old_log_probs == "trainer" and not redundant)
+    redundant = a.epochs == 1 and a.correction == "none" and not strategy.needs_entropy and not config.rollout.carry_over
+    later = len(batch) if a.old_log_probs == "sampler" else a.mini_batch_prompts if redundant else 0
+    policy.score([r for group in batch[:later] for r in group], old=False)
+    policy.score([r for group in batch[later:] for r in group], old=True, entropy=strategy.needs_entropy)
     if a.old_log_probs == "sampler":
         for rollout in (r for group in batch for r in group):
             rollout.old_log_probs = rollout.sample.log_probs

@@ -20,24 +20,9 @@ import threading
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-SHAPE = {"hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8,
-         "head_dim": 128, "intermediate_size": 3072, "vocab_size": 151_936, "tie_word_embeddings": True,
-         "max_position_embeddings": 40_960}  # fmt: skip
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-
-def random_model(folder: Path) -> None:
-    """A Qwen3 of the 0.6B shape with random weights and the embedded model's tokenizer, in `folder`."""
-    import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    from minirl import tiny
-
-    tokenizer = tiny.tokenizer()
-    torch.manual_seed(0)
-    config = Qwen3Config(**SHAPE, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, bos_token_id=None)
-    Qwen3ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+from benchmarks.common import ROOT, random_model
 
 
 class Memory(threading.Thread):
@@ -101,7 +86,7 @@ def main() -> None:
     if arguments.small:
         options += ["--rollout.prompts=4", "--algorithm.mini_batch_prompts=4"]
     else:
-        random_model(out / "model")
+        random_model(out / "model", "0.6b")
         options += [
             f"--model.path={out / 'model'}", "--model.dtype=bfloat16", "--model.gradient_checkpointing=true",
             "--rollout.prompts=64", "--rollout.samples=8", "--algorithm.mini_batch_prompts=64",

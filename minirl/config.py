@@ -56,7 +56,12 @@ class ModelConfig:
     path: str = option(EMBEDDED, "Hugging Face folder or Hub name; 'embedded' is the tiny model that comes with the package")
     revision: str | None = option(None, "Hub revision of the model")
     dtype: str = option("float32", "compute precision; the weights are always float32", choices=("float32", "bfloat16"))
-    attention: str = option("sdpa", "transformers attention implementation: sdpa, eager, flash_attention_2 ...")
+    attention: str = option(
+        "packed",
+        "packed: sequences end to end, no padding; or a transformers attention implementation over padded rows: sdpa, eager, "
+        "flash_attention_2 ...",
+    )
+    compile: bool = option(True, "on a GPU, compile what makes log-probs of logits")
     gradient_checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, more time")
 
 
@@ -194,7 +199,9 @@ class OptimizerConfig:
         choices=("constant", "linear", "cosine"),
     )
     warmup_steps: int = option(10, "steps of linear warm-up, in run.steps", minimum=0)
-    micro_batch_tokens: int = option(16384, "tokens, padding included, of one forward and backward pass, a rank", minimum=1)
+    micro_batch_tokens: int = option(
+        16384, "tokens of one forward and backward pass, a rank; where rows are padded, padding included", minimum=1
+    )
 
 
 @dataclass

@@ -215,7 +215,7 @@ def encode_prompts(
             "the tokenizer has no chat template: use a chat model, or set data.chat=false and write the whole prompt in "
             "data.template"
         )
-    prompts = []
+    texts = []
     for p in problems:
         # Not str.format: problems are full of braces.
         text = config.template.replace("{problem}", p.prompt)
@@ -230,8 +230,10 @@ def encode_prompts(
                 raise ConfigError(
                     f"the chat template refuses the messages of problem {p.id}: {error}; see data.system"
                 ) from None
-        # A chat template writes its own special tokens: adding them again would double the BOS.
-        prompts.append(Prompt(p, text, tokenizer(text, add_special_tokens=not config.chat)["input_ids"]))
+        texts.append(text)
+    # A chat template writes its own special tokens: adding them again would double the BOS.
+    ids = tokenizer(texts, add_special_tokens=not config.chat)["input_ids"] if texts else []
+    prompts = [Prompt(*row) for row in zip(problems, texts, ids, strict=True)]
     kept = [p for p in prompts if 0 < len(p.ids) <= config.max_prompt_tokens]
     if not any(p.ids for p in prompts):
         raise ConfigError("the tokenizer turns every prompt into nothing: the model folder lacks its tokenizer files")

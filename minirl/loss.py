@@ -105,17 +105,22 @@ def importance_weights(old_logps: Tensor, sampler_logps: Tensor, correction: str
     raise ValueError(f"unknown importance correction {correction!r}: known are {', '.join(CORRECTIONS)}")
 
 
-def log_probs_and_entropy(logits: Tensor, targets: Tensor, entropy_grad: bool = True) -> tuple[Tensor, Tensor]:
-    """(float[T] log-prob of each target, float[T] full-vocabulary entropy), nats, from logits [T, V] and targets int[T].
+def log_probs_and_entropy(
+    logits: Tensor, targets: Tensor, temperature: float = 1.0, entropy: bool = True, entropy_grad: bool = True
+) -> tuple[Tensor, Tensor]:
+    """(float[T] log-prob of each target, float[T] full-vocabulary entropy), nats, of softmax(logits / temperature).
 
-    entropy_grad: whether the entropy carries a gradient, which an entropy bonus needs and a log does not.
+    logits: [T, V], any precision, computed in float32; targets: int[T]. entropy: False gives zeros, for one pass over the
+    logits less; entropy_grad: whether it carries a gradient, which an entropy bonus needs and a log does not.
     """
-    logits = logits.float()
+    logits = logits.float() / temperature
     normaliser = logits.logsumexp(-1)
     chosen = logits.gather(-1, targets[:, None])[:, 0] - normaliser
+    if not entropy:
+        return chosen, torch.zeros_like(normaliser)
     with torch.set_grad_enabled(entropy_grad and torch.is_grad_enabled()):
-        entropy = normaliser - (logits.softmax(-1) * logits).sum(-1)
-    return chosen, entropy
+        entropies = normaliser - (logits.softmax(-1) * logits).sum(-1)
+    return chosen, entropies
 
 
 def overlong_penalty(length: int, maximum: int, buffer: int) -> float:

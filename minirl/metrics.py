@@ -33,6 +33,9 @@ def batch_metrics(
     rollouts = [r for g in generated for r in g]
     scored = [r for r in rollouts if r.reward == r.reward]
     edas: EDAS = replace(config.strategy.edas, base=bottom(config.build_strategy()))
+    of_made = diversity(made, edas)
+    same = all(a is b for a, b in zip(generated, batch, strict=False)) and len(generated) == len(batch)
+    of_trained = of_made if same else diversity(trained, edas)
     labels = [r.verdict.label for r in rollouts]
     fresh = {g[0].group for g in generated}
     used = sum(g[0].group in fresh for g in (*batch, *surplus))
@@ -46,8 +49,8 @@ def batch_metrics(
         "response/unlabelled": mean([r.verdict.status == WRONG and not r.verdict.label for r in rollouts]),
         "verify/timeouts": float(sum(label == TIMEOUT for label in labels)),
         "verify/errors": float(sum(r.verdict.status == ERROR for r in rollouts)),
-        **{f"groups/{key}": value for key, value in diversity(made, edas).items()},
-        **{f"batch/{key}": value for key, value in diversity(trained, edas).items()},
+        **{f"groups/{key}": value for key, value in of_made.items()},
+        **{f"batch/{key}": value for key, value in of_trained.items()},
         "sampling/groups": float(len(generated)),
         "sampling/batch_groups": float(len(batch)),
         "sampling/carried_groups": float(sum(g[0].group not in fresh for g in batch)),

@@ -1,14 +1,103 @@
-"""Micro-batches under a token budget, the same number on every rank. Pure functions of lengths."""
+"""Micro-batches under a token budget, the same number on every rank. Pure functions of lengths.
 
-from collections.abc import Sequence
+Packed: sequences lie end to end without padding, and responses to the same prompt share one pass over it. A prompt of P tokens
+with responses of R1 ... Rn costs P + sum(Ri - 1) tokens: what the last token of a response would predict, nobody asks.
+"""
+
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
+
+import numpy as np
 
 
-def micro_batches(lengths: Sequence[int], budget: int, ranks: int = 1) -> list[list[list[int]]]:
-    """For each rank its micro-batches, each a list of indices into `lengths`.
+class Unit(NamedTuple):
+    """Responses that share one pass over their prompt. indices: which; tokens: of that pass; cost: its work, in tokens."""
 
-    lengths: int[N] tokens of prompt and response. A micro-batch of B rows padded to its longest costs B * longest tokens, at
-    most `budget` (a single longer sequence gets one of its own). Sequences of like length go together, so little is padding.
-    Every rank gets the same number of micro-batches, so that collective calls match; where sequences run out, some are empty.
+    indices: list[int]
+    tokens: int
+    cost: float
+
+
+def packed_micro_batches(
+    prompts: Sequence[Hashable], prompt_lengths: Sequence[int], lengths: Sequence[int], budget: int, ranks: int = 1,
+    pair_cost: float = 0.0,
+) -> list[list[list[int]]]:  # fmt: skip
+    """For each rank its micro-batches, each a list of indices into `lengths`, siblings next to each other.
+
+    prompts: whose equal values are equal prompts; prompt_lengths, lengths: int[N] tokens of prompt and response; budget: tokens
+    of a micro-batch at most (a longer sequence gets one of its own); pair_cost: work of one query-key pair of the attention, as
+    a multiple of the rest of a token's work. Balanced by cost, the largest first, each to the emptiest with room (LPT, Graham);
+    micro-batches of like cost run at the same time on all ranks, since collective calls make ranks wait for each other.
+    """
+    units = split(prompts, prompt_lengths, lengths, budget, pair_cost)
+    count = max(1, -(-sum(u.tokens for u in units) // budget))
+    while True:
+        count = -(-count // ranks) * ranks
+        batches = fill(units, budget, count)
+        if batches is not None:
+            break
+        count += 1
+    batches.sort(key=lambda b: -sum(u.cost for u in b))
+    return deal([[i for unit in batch for i in unit.indices] for batch in batches], ranks)
+
+
+def split(
+    prompts: Sequence[Hashable], prompt_lengths: Sequence[int], lengths: Sequence[int], budget: int, pair_cost: float
+) -> list[Unit]:
+    """The units of all responses. A group is one, unless it exceeds a quarter of the budget: smaller pieces fill better, and
+    then the prompt's second pass costs little beside its responses."""
+    groups: dict[Hashable, list[int]] = {}
+    for i, prompt in enumerate(prompts):
+        groups.setdefault(prompt, []).append(i)
+    units = []
+    for members in groups.values():
+        start = prompt_lengths[members[0]]
+        pieces: list[list[int]] = []
+        room = 0
+        for i in sorted(members, key=lambda i: -lengths[i]):
+            if lengths[i] - 1 > room or not pieces:
+                pieces.append([])
+                room = max(0, budget // 4 - start)
+            pieces[-1].append(i)
+            room -= lengths[i] - 1
+        for piece in pieces:
+            run = [lengths[i] - 1 for i in piece]
+            pairs = start * start / 2 + sum(r * (start + r / 2) for r in run)
+            tokens = start + sum(run)
+            units.append(Unit(piece, tokens, tokens + pair_cost * pairs))
+    return units
+
+
+def fill(units: Sequence[Unit], budget: int, count: int) -> list[list[Unit]] | None:
+    """`count` micro-batches within `budget` and of like cost; None where a unit finds no room."""
+    batches: list[list[Unit]] = [[] for _ in range(count)]
+    tokens, costs = np.zeros(count), np.zeros(count)
+    for unit in sorted(units, key=lambda u: -u.cost):
+        room = (tokens + unit.tokens <= budget) | (tokens == 0)
+        if not room.any():
+            return None
+        place = int(np.where(room, costs, np.inf).argmin())
+        batches[place].append(unit)
+        tokens[place] += unit.tokens
+        costs[place] += unit.cost
+    return batches
+
+
+def deal(batches: Sequence[list[int]], ranks: int) -> list[list[list[int]]]:
+    """Micro-batches of falling cost, dealt to ranks: 0 1 1 0 0 1 ... gives each a like share of every round."""
+    shares: list[list[list[int]]] = [[] for _ in range(ranks)]
+    for start in range(0, len(batches), ranks):
+        turn = batches[start : start + ranks]
+        for share, batch in zip(shares, turn if start // ranks % 2 == 0 else turn[::-1], strict=True):
+            share.append(batch)
+    return shares
+
+
+def padded_micro_batches(lengths: Sequence[int], budget: int, ranks: int = 1) -> list[list[list[int]]]:
+    """As above for models that cannot be packed. lengths: int[N] tokens of prompt and response.
+
+    A micro-batch of B rows padded to its longest costs B * longest tokens, at most `budget` (a single longer sequence gets one
+    of its own). Sequences of like length go together, so little is padding.
     """
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     batches: list[list[int]] = []
@@ -24,16 +113,10 @@ def micro_batches(lengths: Sequence[int], budget: int, ranks: int = 1) -> list[l
         else:
             batches.remove(largest)
             batches += [largest[::2], largest[1::2]]
-    # Boustrophedon over falling cost: 0 1 1 0 0 1 ... gives each rank a like share.
-    batches.sort(key=lambda b: -cost(b, lengths))
-    shares: list[list[list[int]]] = [[] for _ in range(ranks)]
-    for start in range(0, len(batches), ranks):
-        turn = batches[start : start + ranks]
-        for share, batch in zip(shares, turn if start // ranks % 2 == 0 else turn[::-1], strict=True):
-            share.append(batch)
-    return shares
+    batches.sort(key=lambda b: -padded_tokens(b, lengths))
+    return deal(batches, ranks)
 
 
-def cost(batch: Sequence[int], lengths: Sequence[int]) -> int:
-    """Tokens of a micro-batch, padding included."""
+def padded_tokens(batch: Sequence[int], lengths: Sequence[int]) -> int:
+    """Tokens of a padded micro-batch, padding included."""
     return len(batch) * max((lengths[i] for i in batch), default=0)

@@ -3,7 +3,7 @@ the code asks which."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import cos, pi
 from pathlib import Path
 from typing import Any
@@ -12,22 +12,21 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from transformers.utils import logging as transformers_logging
 
 from minirl import plan
+from minirl.attention import Padded, Varlen
 from minirl.config import EMBEDDED, Config, ConfigError, ModelConfig, OptimizerConfig, PlanConfig, RunError
 from minirl.distributed import Ranks
-from minirl.loss import log_probs_and_entropy
-from minirl.packing import micro_batches
+from minirl.packing import packed_micro_batches, padded_micro_batches
+from minirl.report import say
 from minirl.rollout import Rollout
+from minirl.scoring import LogProbHead, MicroBatch, packed_micro_batch, padded_micro_batch, why_not_packed
 
 transformers_logging.disable_progress_bar()  # it would print over the run's own
 
-# Elements of a logits chunk: 2**26 float32 are 256 MiB. Larger ones are recomputed in the backward pass instead of kept.
-LOGITS_CHUNK = 2**26
 # Weights that are gathered at once for the sampling engine or for export: a bound of its extra memory.
 BUCKET_BYTES = 512 * 2**20
 
@@ -85,77 +84,16 @@ def model_plan(config: Config, ranks: Ranks | None = None) -> list[str]:
 
 def load_model(config: ModelConfig) -> Any:
     """The causal language model with float32 weights."""
-    model = load(AutoModelForCausalLM, config, dtype=torch.float32, attn_implementation=config.attention)
+    packed = config.attention == "packed"
+    model = load(AutoModelForCausalLM, config, dtype=torch.float32, attn_implementation="sdpa" if packed else config.attention)
+    if packed:
+        model.set_attn_implementation("packed")  # leaves a model as it is that does not know the interface
     for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
         if getattr(model.config, name, None) not in (None, 1, 1.0):
             raise ConfigError(
                 f"model.path={config.path!r} transforms its logits ({name}), which the log-prob head does not know yet"
             )
     return model
-
-
-@dataclass(frozen=True)
-class MicroBatch:
-    """Rows of prompt and response, padded on the right; T response tokens in all, row after row.
-
-    indices: place of each rollout in what was split; ids, mask: int[B, L]; rows, columns: int[T], where each response token is
-    predicted; targets: int[T], the tokens.
-    """
-
-    rollouts: list[Rollout]
-    indices: list[int]
-    ids: Tensor
-    mask: Tensor
-    rows: Tensor
-    columns: Tensor
-    targets: Tensor
-
-    def flat(self, values: Sequence[Any]) -> Tensor:
-        """float[T] from one number or one array float[T_i] a rollout."""
-        parts = [np.broadcast_to(np.asarray(v, dtype=np.float32), r.length) for v, r in zip(values, self.rollouts, strict=True)]
-        return torch.from_numpy(np.concatenate(parts) if parts else np.zeros(1, np.float32)).to(self.ids.device)
-
-
-def make_micro_batch(all_rollouts: Sequence[Rollout], indices: list[int], device: Any = "cpu") -> MicroBatch:
-    """The tensors of the rollouts at `indices`. With none, one row of two tokens whose only value is 0: a rank without work
-    must still take part in every collective call of the forward and backward pass."""
-    rollouts = [all_rollouts[i] for i in indices]
-    sequences = [[*r.prompt_ids, *r.sample.ids.tolist()] for r in rollouts] or [[0, 0]]
-    prompts = [len(r.prompt_ids) for r in rollouts] or [1]
-    width = max(map(len, sequences))
-    ids = torch.tensor([s + [0] * (width - len(s)) for s in sequences])
-    # From lengths, never from the pad id: pad and end-of-text are the same token in many models.
-    mask = (torch.arange(width) < torch.tensor([[len(s)] for s in sequences])).long()
-    rows = torch.cat([torch.full((len(s) - p,), i) for i, (s, p) in enumerate(zip(sequences, prompts, strict=True))])
-    # The token at position c + 1 is predicted at position c.
-    columns = torch.cat([torch.arange(p - 1, len(s) - 1) for s, p in zip(sequences, prompts, strict=True)])
-    targets = ids[rows, columns + 1]
-    return MicroBatch(rollouts, indices, *(t.to(device) for t in (ids, mask, rows, columns, targets)))
-
-
-class LogProbHead(torch.nn.Module):
-    """A causal language model whose forward gives log-probs of response tokens; only their positions reach the output layer."""
-
-    def __init__(self, model: Any, temperature: float, vocabulary: int, entropy_grad: bool) -> None:
-        super().__init__()
-        self.model, self.temperature, self.vocabulary, self.entropy_grad = model, temperature, vocabulary, entropy_grad
-
-    def forward(self, ids: Tensor, mask: Tensor, rows: Tensor, columns: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """(float[T] log-probs, float[T] entropies), nats, of the tempered distribution over the tokenizer's ids."""
-        hidden = self.model.base_model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state[rows, columns]
-        size = max(1, LOGITS_CHUNK // self.model.config.vocab_size)
-        if len(hidden) <= size:
-            return self.score(hidden, targets)
-        chunks = [
-            checkpoint(self.score, h, t, use_reentrant=False)
-            for h, t in zip(hidden.split(size), targets.split(size), strict=True)
-        ]
-        return torch.cat([c[0] for c in chunks]), torch.cat([c[1] for c in chunks])
-
-    def score(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probs and entropies of one chunk of hidden states float[T, H]."""
-        logits = self.model.get_output_embeddings()(hidden)[:, : self.vocabulary].float() / self.temperature
-        return log_probs_and_entropy(logits, targets, self.entropy_grad)
 
 
 class Policy:
@@ -173,7 +111,9 @@ class Policy:
         self.vocabulary = vocabulary = min(vocabulary, self.model.config.vocab_size)
         if config.model.gradient_checkpointing:
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        head = LogProbHead(self.model, config.rollout.temperature, vocabulary, config.algorithm.entropy_coefficient > 0)
+        compiled = config.model.compile and ranks.device.type == "cuda"
+        bonus = config.algorithm.entropy_coefficient > 0
+        head = LogProbHead(self.model, config.rollout.temperature, vocabulary, bonus, compiled)
         o = config.optimizer
         if ranks.zero is None:
             head.to(ranks.device)
@@ -190,6 +130,16 @@ class Policy:
                 steps_per_print=10**9,
             )
             self.head, self.optimizer = ranks.accelerator.prepare(head, optimizer)
+        c = self.model.config
+        width = c.num_attention_heads * (getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads)
+        parameters = sum(getattr(p, "ds_numel", p.numel()) for p in self.model.parameters())
+        self.pair_cost = 2 * c.num_hidden_layers * width / parameters  # 4 operations a pair and layer, 2 a token and parameter
+        self.packs = config.model.attention == "packed"
+        if self.packs and (reason := self._why_not_packed()):
+            self.packs = False
+            self.model.set_attn_implementation("sdpa")
+            if ranks.main:
+                say(f"{type(self.model).__name__} cannot be packed ({reason}): its micro-batches are padded instead")
         self.reference: LogProbHead | None = None
         if config.algorithm.kl_coefficient > 0:
             # Whole on every rank, in the compute precision: it takes no part in the training that ZeRO shards.
@@ -197,45 +147,63 @@ class Policy:
             frozen = load_model(config.model)
             dtype = torch.bfloat16 if ranks.zero is not None and config.model.dtype == "bfloat16" else torch.float32
             frozen = frozen.to(ranks.device, dtype).requires_grad_(False).eval()
+            frozen.set_attn_implementation(self.model.config._attn_implementation)
             self.reference = LogProbHead(frozen, config.rollout.temperature, vocabulary, False)
 
     def micro_batches(self, rollouts: Sequence[Rollout]) -> Iterator[MicroBatch]:
         """This rank's share of `rollouts`, which every rank passes in the same order; as many micro-batches on each rank."""
-        lengths = [len(r.prompt_ids) + r.length for r in rollouts]
-        shares = micro_batches(lengths, self.config.optimizer.micro_batch_tokens, self.ranks.size)
+        budget, prompts = self.config.optimizer.micro_batch_tokens, [len(r.prompt_ids) for r in rollouts]
+        lengths = [r.length for r in rollouts]
+        if self.packs:
+            same = [tuple(r.prompt_ids) for r in rollouts]
+            shares = packed_micro_batches(same, prompts, lengths, budget, self.ranks.size, self.pair_cost)
+        else:
+            shares = padded_micro_batches([p + n for p, n in zip(prompts, lengths, strict=True)], budget, self.ranks.size)
         for indices in shares[self.ranks.rank]:
-            yield make_micro_batch(rollouts, indices, self.ranks.device)
+            yield self.micro_batch(rollouts, indices)
+
+    def micro_batch(self, rollouts: Sequence[Rollout], indices: list[int]) -> MicroBatch:
+        """The rollouts at `indices`, packed where the model can be."""
+        if not self.packs:
+            return padded_micro_batch(rollouts, indices, self.ranks.device)
+        # Flash attention knows half precision only.
+        varlen = self.ranks.device.type == "cuda" and self.config.model.dtype == "bfloat16"
+        return packed_micro_batch(rollouts, indices, self.ranks.device, Varlen if varlen else Padded)
+
+    def _why_not_packed(self) -> str | None:
+        if self.model.config._attn_implementation != "packed":
+            return "its attention is not transformers' attention interface"
+        tolerance = 1e-3 if self.config.model.dtype == "float32" else 0.2  # nats
+        self.head.eval()
+        return why_not_packed(lambda batch: self._score(self.head, batch)[0], self.micro_batch, self.model.config, tolerance)
 
     def log_probs(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         """(float[T] log-probs with gradient, float[T] entropies) of the response tokens, nats."""
         return self._score(self.head, batch)
 
-    def _score(self, head: Any, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+    def _score(self, head: Any, batch: MicroBatch, entropy: bool = True) -> tuple[Tensor, Tensor]:
         with self.autocast():
-            return head(batch.ids, batch.mask, batch.rows, batch.columns, batch.targets)
+            return head(batch.inputs, batch.places, batch.targets, entropy)
 
     @torch.no_grad()
-    def score(self, rollouts: Sequence[Rollout], old: bool) -> None:
-        """Fills in the reference's log-probs where there is a reference and, if `old`, the policy's own and its entropies."""
-        if not old and self.reference is None:
+    def score(self, rollouts: Sequence[Rollout], old: bool, entropy: bool = False) -> None:
+        """Fills in the reference's log-probs where there is a reference, the policy's own if `old`, and with them its entropies
+        if `entropy`."""
+        if not rollouts or not (old or self.reference):
             return
         self.head.eval()
         scored: list[tuple[int, Any, Any, Any]] = []
         for batch in self.micro_batches(rollouts):
-            sizes = [r.length for r in batch.rollouts]
-            columns: list[Any] = [[None] * len(sizes)] * 3
+            columns: list[Any] = [[None] * len(batch.indices)] * 3
             if old:
-                columns[0], columns[1] = (
-                    [t.cpu().numpy() for t in x[: sum(sizes)].split(sizes)] for x in self.log_probs(batch)
-                )
+                columns[0], columns[1] = (batch.split(x) for x in self._score(self.head, batch, entropy))
             if self.reference is not None:
-                columns[2] = [t.cpu().numpy() for t in self._score(self.reference, batch)[0][: sum(sizes)].split(sizes)]
+                columns[2] = batch.split(self._score(self.reference, batch, False)[0])
             scored += zip(batch.indices, *columns, strict=True)
         for i, old_log_probs, entropies, reference in self.ranks.gather(scored):
             r = rollouts[i]
-            r.reference_log_probs = reference
-            if old:
-                r.old_log_probs, r.entropies = old_log_probs, entropies
+            r.reference_log_probs, r.old_log_probs = reference, old_log_probs
+            r.entropies = entropies if entropy else None
 
     def accumulate(self, loss: Tensor) -> None:
         """Adds the gradient of a micro-batch's share of the mini-batch loss (a sum over tokens that are already weighted)."""

@@ -136,8 +136,9 @@ def test_log_probs_and_entropy_by_hand():
 
 def test_entropy_gradient_only_when_asked():
     logits = torch.randn(2, 3, requires_grad=True)
-    assert log_probs_and_entropy(logits, torch.tensor([0, 1]), True)[1].requires_grad
-    assert not log_probs_and_entropy(logits, torch.tensor([0, 1]), False)[1].requires_grad
+    assert log_probs_and_entropy(logits, torch.tensor([0, 1]))[1].requires_grad
+    assert not log_probs_and_entropy(logits, torch.tensor([0, 1]), entropy_grad=False)[1].requires_grad
+    assert not log_probs_and_entropy(logits, torch.tensor([0, 1]), entropy=False)[1].any()
 
 
 def test_overlong_penalty_by_hand():

@@ -5,11 +5,12 @@ import copy
 import numpy as np
 import pytest
 import torch
+from transformers import MistralConfig, MistralForCausalLM
 
 from minirl import tiny
 from minirl.config import ConfigError, ModelConfig, OptimizerConfig, RunError, load
 from minirl.distributed import Ranks
-from minirl.policy import LogProbHead, Policy, check_context, learning_rate, load_model, make_micro_batch
+from minirl.policy import Policy, check_context, learning_rate, load_model
 from minirl.rollout import Rollout, Sample
 from minirl.verify import Verdict
 
@@ -24,79 +25,6 @@ def ranks():
 def rollout(prompt, response, **more):
     sample = Sample(np.array(response, np.int32), np.full(len(response), -1.0, np.float32), "stop")
     return Rollout(0, "", "", list(prompt), sample, 0, "", Verdict("wrong"), 0.0, **more)
-
-
-class Table(torch.nn.Module):
-    """A language model whose next-token logits are a row of a table, chosen by the current token alone."""
-
-    def __init__(self, table):
-        super().__init__()
-        self.table = torch.nn.Parameter(table)
-        self.head = torch.nn.Linear(len(table), len(table), bias=False)
-        self.head.weight.data = torch.eye(len(table))
-        self.config = type("Config", (), {"vocab_size": len(table)})()
-
-    def base_model(self, input_ids, attention_mask, use_cache):
-        return type("Out", (), {"last_hidden_state": self.table[input_ids]})()
-
-    def get_output_embeddings(self):
-        return self.head
-
-
-def test_the_log_prob_of_a_token_comes_from_the_position_before_it():
-    # tokens [p0 p1 r0 r1]: r0 is predicted at p1, r1 at r0
-    table = torch.randn(5, 5)
-    batch = make_micro_batch([rollout([0, 1], [2, 3]), rollout([4], [1])], [0, 1])
-    logps, entropy = LogProbHead(Table(table), 1.0, 5, False)(batch.ids, batch.mask, batch.rows, batch.columns, batch.targets)
-    rows = table.log_softmax(-1)
-    assert logps.tolist() == pytest.approx([rows[1, 2].item(), rows[2, 3].item(), rows[4, 1].item()], rel=1e-5)
-    by_hand = [-(rows[i].exp() * rows[i]).sum().item() for i in (1, 2, 4)]
-    assert entropy.tolist() == pytest.approx(by_hand, rel=1e-5)
-
-
-def test_temperature_and_vocabulary_are_those_of_the_sampler():
-    table = torch.randn(5, 5)
-    batch = make_micro_batch([rollout([0], [1])], [0])
-    logps, _ = LogProbHead(Table(table), 0.5, 3, False)(batch.ids, batch.mask, batch.rows, batch.columns, batch.targets)
-    assert logps.item() == pytest.approx((table[0, :3] / 0.5).log_softmax(-1)[1].item(), rel=1e-5)
-
-
-def test_masks_come_from_lengths_even_where_pad_is_end_of_text():
-    # id 0 is the padding id of the batch, and here also a real token and the last one
-    batch = make_micro_batch([rollout([3, 0], [0, 2, 0]), rollout([1], [0])], [0, 1])
-    assert batch.mask.tolist() == [[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]
-    assert batch.targets.tolist() == [0, 2, 0, 0]
-    assert batch.flat([[1, 2, 3], 9.0]).tolist() == [1, 2, 3, 9]
-
-
-def test_logits_in_chunks_are_the_same(monkeypatch):
-    model = tiny.model(hidden=32, layers=2)
-    batch = make_micro_batch([rollout([4, 5, 6], [7, 8, 9, 1]), rollout([4, 5], [1, 1, 1])], [0, 1])
-    inputs = (batch.ids, batch.mask, batch.rows, batch.columns, batch.targets)
-    whole = LogProbHead(model, 1.0, len(TOK), True)(*inputs)
-    (whole[0].sum() + whole[1].sum()).backward()
-    gradient = [p.grad.clone() for p in model.parameters()]
-    model.zero_grad()
-    monkeypatch.setattr("minirl.policy.LOGITS_CHUNK", 3 * model.config.vocab_size)
-    chunked = LogProbHead(model, 1.0, len(TOK), True)(*inputs)
-    (chunked[0].sum() + chunked[1].sum()).backward()
-    assert torch.allclose(whole[0], chunked[0], atol=1e-6)
-    for a, p in zip(gradient, model.parameters(), strict=True):
-        assert torch.allclose(a, p.grad, atol=1e-6)
-
-
-def test_padded_rows_have_the_log_probs_of_single_ones(ranks):
-    policy = Policy(load(["--optimizer.micro_batch_tokens=1000"]), ranks, len(TOK))
-    rng = np.random.default_rng(0)
-    rollouts = [rollout(rng.integers(0, 22, p).tolist(), rng.integers(0, 22, r).tolist()) for p, r in [(8, 7), (3, 12), (1, 1)]]
-    policy.score(rollouts, old=True)
-    for r in rollouts:
-        with torch.no_grad():
-            ids = torch.tensor([r.prompt_ids + r.sample.ids.tolist()])
-            logps = policy.model(ids).logits[0].log_softmax(-1)
-        expected = [logps[len(r.prompt_ids) - 1 + t, token].item() for t, token in enumerate(r.sample.ids.tolist())]
-        assert r.old_log_probs == pytest.approx(expected, abs=1e-5)
-        assert r.entropies.shape == r.old_log_probs.shape
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
@@ -121,18 +49,54 @@ def test_the_update_is_the_same_for_any_micro_batch_budget(ranks, checkpointing)
         assert all(torch.allclose(a, b, atol=2e-5) for a, b in zip(weights, results[0][1], strict=True))
 
 
-def test_a_rank_without_work_contributes_nothing_but_takes_part(ranks):
-    policy = Policy(load([]), ranks, len(TOK))
-    empty = make_micro_batch([], [])
+@pytest.mark.parametrize("attention", ["packed", "sdpa"])
+def test_a_rank_without_work_contributes_nothing_but_takes_part(ranks, attention):
+    policy = Policy(load([f"--model.attention={attention}"]), ranks, len(TOK))
+    empty = policy.micro_batch([], [])
     logps, _ = policy.log_probs(empty)
     policy.accumulate((empty.flat([]) * logps).sum())
     assert all(p.grad is not None and not p.grad.any() for p in policy.model.parameters())
 
 
+@pytest.mark.parametrize("attention", ["packed", "sdpa", "eager"])
+def test_micro_batches_give_the_log_probs_of_single_sequences(ranks, attention):
+    policy = Policy(load([f"--model.attention={attention}"]), ranks, len(TOK))
+    assert policy.packs == (attention == "packed")
+    rng = np.random.default_rng(0)
+    rollouts = [rollout(rng.integers(0, 22, p).tolist(), rng.integers(0, 22, r).tolist()) for p, r in [(8, 7), (3, 12), (1, 1)]]
+    policy.score(rollouts, old=True, entropy=True)
+    for r in rollouts:
+        with torch.no_grad():
+            ids = torch.tensor([r.prompt_ids + r.sample.ids.tolist()])
+            logps = policy.model(ids).logits[0].log_softmax(-1)
+        expected = [logps[len(r.prompt_ids) - 1 + t, token].item() for t, token in enumerate(r.sample.ids.tolist())]
+        assert r.old_log_probs == pytest.approx(expected, abs=1e-5)
+        assert r.entropies.shape == r.old_log_probs.shape
+    policy.score(rollouts, old=True)
+    assert all(r.entropies is None for r in rollouts), "nobody asked"
+
+
+def test_a_model_that_cannot_be_packed_is_padded_with_one_sentence(ranks, tmp_path, capsys):
+    MistralForCausalLM(
+        MistralConfig(
+            hidden_size=32, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, intermediate_size=32,
+            vocab_size=len(TOK), sliding_window=4,
+        )
+    ).save_pretrained(tmp_path)  # fmt: skip
+    policy = Policy(load([f"--model.path={tmp_path}", "--algorithm.kl_coefficient=0.1"]), ranks, len(TOK))
+    assert not policy.packs
+    assert policy.model.config._attn_implementation == policy.reference.model.config._attn_implementation == "sdpa"
+    policy.score([rollout([4, 5], [6, 7])], old=True)
+    said = capsys.readouterr().out
+    assert (
+        said == "MistralForCausalLM cannot be packed (its attention has sliding_window): its micro-batches are padded instead\n"
+    )
+
+
 def test_a_gradient_that_is_not_finite_stops_before_the_weights_are_touched(ranks):
     policy = Policy(load([]), ranks, len(TOK))
     before = copy.deepcopy(policy.model.state_dict())
-    logps, _ = policy.log_probs(make_micro_batch([rollout([1], [2])], [0]))
+    logps, _ = policy.log_probs(policy.micro_batch([rollout([1], [2])], [0]))
     policy.accumulate((logps * float("nan")).sum())
     with pytest.raises(RunError, match="optimizer step 1"):
         policy.step(1e-3)
@@ -143,7 +107,7 @@ def test_no_reference_model_without_a_kl(ranks):
     assert Policy(load([]), ranks, len(TOK)).reference is None
     policy = Policy(load(["--algorithm.kl_coefficient=0.01"]), ranks, len(TOK))
     rollouts = [rollout([4, 5], [6, 7])]
-    policy.score(rollouts, old=True)
+    policy.score(rollouts, old=True, entropy=True)
     assert rollouts[0].reference_log_probs == pytest.approx(rollouts[0].old_log_probs, abs=1e-6), "it is the starting model"
     assert not any(p.requires_grad for p in policy.reference.parameters())
 
@@ -151,7 +115,7 @@ def test_no_reference_model_without_a_kl(ranks):
 def test_bfloat16_computes_over_float32_weights(ranks):
     policy = Policy(load(["--model.dtype=bfloat16"]), ranks, len(TOK))
     exact = Policy(load([]), ranks, len(TOK))
-    batch = make_micro_batch([rollout([4, 5], [6, 7])], [0])
+    batch = policy.micro_batch([rollout([4, 5], [6, 7])], [0])
     assert {p.dtype for p in policy.model.parameters()} == {torch.float32}
     logps, reference = policy.log_probs(batch)[0], exact.log_probs(batch)[0]
     assert logps.dtype == torch.float32

@@ -6,14 +6,56 @@ does not depend on which others share its batch or on how many ranks there are, 
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
 
 from minirl.rollout import LENGTH, STOP, Sample, Sampling
+
+ROOM = 256  # response tokens that a cache has room for before it is copied into one of twice the size
+
+
+class GrowingLayer(DynamicLayer):
+    """A cache layer with room to spare: a token is written into its place; transformers' own copies all those before it."""
+
+    def __init__(self, room: int) -> None:
+        """room: tokens to begin with."""
+        super().__init__()
+        self.room, self.length = room, 0
+
+    def update(self, key_states: Tensor, value_states: Tensor, *arguments: Any, **more: Any) -> tuple[Tensor, Tensor]:
+        """float[rows, G, tokens so far, D] keys and values, with the new ones added."""
+        start, end = self.length, self.length + key_states.shape[-2]
+        if not self.is_initialized or end > self.room:
+            self.room = max(end, 2 * self.room if self.is_initialized else self.room)
+            old = self._written(start) if self.is_initialized else ()
+            self.buffers = [x.new_empty(*x.shape[:2], self.room, x.shape[3]) for x in (key_states, value_states)]
+            for buffer, kept in zip(self.buffers, old, strict=False):
+                buffer[..., :start, :] = kept
+            self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
+        for buffer, new in zip(self.buffers, (key_states, value_states), strict=True):
+            buffer[..., start:end, :] = new
+        return self._written(end)
+
+    def _written(self, length: int) -> tuple[Tensor, Tensor]:
+        keys, values = (buffer[..., :length, :] for buffer in self.buffers)
+        self.length, self.keys, self.values = length, keys, values  # the last two are what transformers looks at
+        return keys, values
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Each row `repeats` times."""
+        self.buffers = [buffer.repeat_interleave(repeats, 0) for buffer in self.buffers]
+        self._written(self.length)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """The rows int[R] only."""
+        self.buffers = [buffer.index_select(0, indices) for buffer in self.buffers]
+        self._written(self.length)
 
 
 class TransformersEngine:
@@ -60,6 +102,8 @@ class TransformersEngine:
         ids = torch.tensor([[self.pad_id] * (longest - len(p)) + p for p in prompts], device=device)
         mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=device)
         cache = DynamicCache(config=self.model.config)
+        room = longest + min(sampling.max_tokens, ROOM)
+        cache.layers = [GrowingLayer(room) if type(layer) is DynamicLayer else layer for layer in cache.layers]
         # The prompt is run once and its cache copied to the n samples.
         logits = self._forward(ids, mask, (mask.cumsum(-1) - 1).clamp(min=0), cache).repeat_interleave(n, 0)
         cache.batch_repeat_interleave(n)
@@ -70,7 +114,7 @@ class TransformersEngine:
         uniform = torch.from_numpy(uniforms(seeds, n, sampling.max_tokens)).to(device)
         tokens = torch.full((rows, sampling.max_tokens), self.pad_id, device=device)
         log_probs = torch.zeros(rows, sampling.max_tokens, device=device)
-        lengths = torch.full((rows,), sampling.max_tokens, device=device)
+        lengths = self.limits(rows, sampling).to(device)
         alive = torch.arange(rows, device=device)  # row of each sequence still in the batch
         done = torch.zeros(rows, dtype=torch.bool, device=device)
         for t in range(sampling.max_tokens):
@@ -79,7 +123,7 @@ class TransformersEngine:
             tokens[open_rows, t], log_probs[open_rows, t] = token[~done], log_prob[~done]
             ended = ~done & torch.isin(token, stop_ids)
             lengths[alive[ended]] = t + 1
-            done |= ended
+            done |= ended | (t + 1 >= lengths[alive])
             if t + 1 == sampling.max_tokens or done.all():
                 break
             if done.float().mean() > 0.25:  # copying the cache costs about as much as decoding a few dead rows
@@ -98,6 +142,10 @@ class TransformersEngine:
         ]
         return [samples[i : i + n] for i in range(0, rows, n)]
 
+    def limits(self, rows: int, sampling: Sampling) -> Tensor:
+        """int[rows]: tokens after which each row is cut."""
+        return torch.full((rows,), sampling.max_tokens)
+
     def _forward(self, ids: Tensor, mask: Tensor, position: Tensor, cache: Any) -> Tensor:
         """float[rows, V] logits of the last position."""
         with self.autocast():
@@ -114,9 +162,15 @@ class TransformersEngine:
 
 def uniforms(seeds: Sequence[int], samples: int, tokens: int) -> np.ndarray:
     """float64[len(seeds) * samples, tokens] in [0, 1): row (i, j) depends on (seeds[i], j) only."""
-    return np.stack(
-        [np.random.Generator(np.random.Philox(key=[seed, j])).random(tokens) for seed in seeds for j in range(samples)]
-    )
+    bits = np.random.Philox(key=0)
+    generator, state = np.random.Generator(bits), bits.state
+    numbers = np.empty((len(seeds) * samples, tokens))
+    for row, (seed, j) in enumerate(product(seeds, range(samples))):
+        # The state of a fresh Philox(key=[seed, j]), which would ask the system for entropy to no purpose.
+        state["state"]["key"] = np.array([seed, j], dtype=np.uint64)
+        bits.state = state
+        generator.random(out=numbers[row])
+    return numbers
 
 
 def draw(logits: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import GenerationConfig
 
+import minirl.attention  # noqa: F401 - registers "packed"
 from minirl import tiny
 from minirl.rollout import LENGTH, STOP, Sampling, stop_ids
 from minirl.rollout.transformers import TransformersEngine, draw, truncate, uniforms
@@ -60,7 +61,24 @@ def test_a_response_depends_on_its_own_seed_only(model):
     assert [s.ids.tolist() for s in other] != [s.ids.tolist() for s in together[0]]
 
 
-def test_uniform_numbers_never_repeat():
+@pytest.mark.parametrize("room", [1, 3, 256])
+def test_the_cache_grows_without_changing_a_response(model, monkeypatch, room):
+    # unequal prompts, an attention without and one with a mask of its own, rows that end early: all paths of a step
+    asked = prompts("1*2=", "<user>34*5=<assistant>", "9")
+    expected = collect(engine(model).generate(asked, Sampling(6, 1.0, 10), [1, 2, 3]), 3)
+    monkeypatch.setattr("minirl.rollout.transformers.ROOM", room)
+    model.set_attn_implementation("packed")
+    got = collect(engine(model).generate(asked, Sampling(6, 1.0, 10), [1, 2, 3]), 3)
+    model.set_attn_implementation("sdpa")
+    assert len({s.finish for g in got for s in g}) == 2
+    for a, b in zip((s for g in expected for s in g), (s for g in got for s in g), strict=True):
+        assert a.ids.tolist() == b.ids.tolist()
+        assert a.log_probs == pytest.approx(b.log_probs, abs=1e-5)
+
+
+def test_uniform_numbers_are_philox_s_and_never_repeat():
+    fresh = np.random.Generator(np.random.Philox(key=[6, 3])).random(16)
+    assert np.array_equal(uniforms([5, 6], 8, 16)[8 + 3], fresh)
     numbers = uniforms([5, 6, 2**63 - 1], 8, 16)
     assert numbers.shape == (24, 16)
     assert len(np.unique(numbers)) == numbers.size

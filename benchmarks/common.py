@@ -1,0 +1,81 @@
+"""What the benchmarks share: models with random weights, and where numbers go."""
+
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+# hidden, layers, heads, key-value heads, head size, MLP, vocabulary (None: the tokenizer's), tied: Qwen3's, and a small one
+SHAPES = {
+    "1m": (128, 4, 4, 2, 32, 512, None, True),
+    "0.6b": (1024, 28, 16, 8, 128, 3072, 151_936, True),
+    "1.7b": (2048, 28, 16, 8, 128, 6144, 151_936, True),
+    "4b": (2560, 36, 32, 8, 128, 9728, 151_936, True),
+}  # fmt: skip
+
+
+def random_model(folder: Path, shape: str, dtype: str = "bfloat16") -> Path:
+    """A Qwen3 of that shape with random weights and the embedded model's tokenizer, in `folder`; returns it."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    from minirl import tiny
+
+    tokenizer = tiny.tokenizer()
+    hidden, layers, heads, kv_heads, head_dim, mlp, vocabulary, tied = SHAPES[shape]
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=kv_heads,
+        head_dim=head_dim, intermediate_size=mlp, vocab_size=vocabulary or len(tokenizer), tie_word_embeddings=tied,
+        max_position_embeddings=40_960, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+    )  # fmt: skip
+    Qwen3ForCausalLM(config).to(getattr(torch, dtype)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers were measured on."""
+    import torch
+
+    processor = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line.split(":")[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        processor = names[0] if names else processor
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    versions = {}
+    for name in ("torch", "transformers", "trl", "vllm", "deepspeed", "accelerate"):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "processor": processor,
+        "cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1), "gpu": gpu, "python": platform.python_version(),
+        "versions": versions,
+    }  # fmt: skip
+
+
+def finish(benchmark: str, rows: list[dict[str, Any]], results: str | None, as_json: bool) -> None:
+    """Appends one JSON line to the file `results`, and prints that line instead of nothing if `as_json`."""
+    line = json.dumps({"benchmark": benchmark, **machine(), "rows": rows})
+    if results:
+        with Path(results).open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+    if as_json:
+        print(line)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Rows of the same keys as aligned text."""
+    shown = [{k: f"{v:,.3g}" if isinstance(v, float) else str(v) for k, v in row.items()} for row in rows]
+    widths = {key: max(len(key), *(len(row[key]) for row in shown)) for key in shown[0]}
+    lines = [" ".join(key.rjust(width) for key, width in widths.items())]
+    lines += [" ".join(row[key].rjust(width) for key, width in widths.items()) for row in shown]
+    return "\n".join(lines)

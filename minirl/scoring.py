@@ -1,0 +1,167 @@
+"""What a forward pass over rollouts takes and gives: micro-batches, packed or padded, and log-probs of their responses."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from minirl.attention import Layout, Padded, Segment, Unpackable
+from minirl.loss import log_probs_and_entropy
+from minirl.rollout import STOP, Rollout, Sample
+from minirl.verify import Verdict
+
+# Elements of a logits chunk: 2**26 float32 are 256 MiB. Larger ones are recomputed in the backward pass instead of kept.
+LOGITS_CHUNK = 2**26
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """What one forward pass takes, with T response tokens in all, response after response.
+
+    indices: place of each rollout in what was split; inputs: of the model; places: int[T], which of its outputs (rows end to
+    end) predicts each response token; targets: int[T], the tokens.
+    """
+
+    rollouts: list[Rollout]
+    indices: list[int]
+    inputs: dict[str, Any]
+    places: Tensor
+    targets: Tensor
+
+    def flat(self, values: Sequence[Any]) -> Tensor:
+        """float[T] from one number or one array float[T_i] a rollout."""
+        lengths = [r.length for r in self.rollouts] or [1]
+        if all(np.ndim(v) == 0 for v in values):
+            tokens = np.repeat(np.array(values or [0], dtype=np.float32), lengths)
+        else:
+            tokens = np.concatenate([np.full(n, v, dtype=np.float32) for v, n in zip(values, lengths, strict=True)])
+        return torch.from_numpy(tokens).to(self.targets.device)
+
+    def split(self, values: Tensor) -> list[np.ndarray]:
+        """One array float32[T_i] a rollout from float[T]."""
+        lengths = [r.length for r in self.rollouts]
+        return np.split(values.float().cpu().numpy(), np.cumsum(lengths)[:-1]) if lengths else []
+
+
+def packed_micro_batch(
+    all_rollouts: Sequence[Rollout], indices: list[int], device: Any = "cpu", layout: Any = Padded
+) -> MicroBatch:
+    """The rollouts at `indices`, end to end in one row, each prompt once. With none, one token whose only value is 0: a rank
+    without work must still take part in every collective call of the forward and backward pass. layout: of the attention."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for i in indices:
+        groups.setdefault(tuple(all_rollouts[i].prompt_ids), []).append(i)
+    ids: list[Any] = []
+    positions: list[Any] = []
+    places: list[Any] = []
+    segments: list[Segment] = []
+    end = 0
+    for prompt, members in groups.items():
+        start, length = end, len(prompt)
+        ids.append(prompt)
+        positions.append(np.arange(length))
+        end += length
+        if len(members) > 1:
+            segments.append(Segment(start, length))
+        for i in members:
+            # The token at c + 1 is predicted at c, a response's first at the prompt's last; its own last predicts none.
+            response = all_rollouts[i].sample.ids[:-1]
+            ids.append(response)
+            positions.append(np.arange(length, length + len(response)))
+            places.append(np.concatenate([[start + length - 1], np.arange(end, end + len(response))]))
+            if len(members) == 1:
+                segments.append(Segment(start, length + len(response)))
+            elif len(response):
+                segments.append(Segment(end, len(response), start, length))
+            end += len(response)
+    if not indices:
+        ids, positions, places, segments = [[0]], [np.zeros(1)], [np.zeros(1)], [Segment(0, 1)]
+    rollouts = [all_rollouts[i] for members in groups.values() for i in members]
+    targets: list[Any] = [r.sample.ids for r in rollouts] or [[0]]
+    row, position, place, target = (
+        torch.from_numpy(np.concatenate(x).astype(np.int64)).to(device) for x in (ids, positions, places, targets)
+    )
+    inputs = {"input_ids": row[None], "position_ids": position[None], "layout": layout(segments, device)}
+    return MicroBatch(rollouts, [i for members in groups.values() for i in members], inputs, place, target)
+
+
+def padded_micro_batch(all_rollouts: Sequence[Rollout], indices: list[int], device: Any = "cpu") -> MicroBatch:
+    """The rollouts at `indices` as rows padded on the right; with none, one row of two tokens whose only value is 0."""
+    rollouts = [all_rollouts[i] for i in indices]
+    sequences = [[*r.prompt_ids, *r.sample.ids.tolist()] for r in rollouts] or [[0, 0]]
+    prompts = [len(r.prompt_ids) for r in rollouts] or [1]
+    width = max(map(len, sequences))
+    ids = torch.tensor([s + [0] * (width - len(s)) for s in sequences])
+    # From lengths, never from the pad id: pad and end-of-text are the same token in many models.
+    mask = (torch.arange(width) < torch.tensor([[len(s)] for s in sequences])).long()
+    rows = enumerate(zip(sequences, prompts, strict=True))
+    places = torch.cat([torch.arange(i * width + p - 1, i * width + len(s) - 1) for i, (s, p) in rows])
+    targets = ids.flatten()[places + 1]
+    inputs = {"input_ids": ids.to(device), "attention_mask": mask.to(device)}
+    return MicroBatch(rollouts, indices, inputs, places.to(device), targets.to(device))
+
+
+class LogProbHead(torch.nn.Module):
+    """A causal language model whose forward gives log-probs of response tokens.
+
+    Only their positions reach the output layer, in chunks of LOGITS_CHUNK logits that are computed again in the backward pass
+    where there are several: memory does not grow with tokens times vocabulary. The output layer is called as the module it is,
+    so that ZeRO-3 gathers it, and a tied one is the embedding.
+    """
+
+    def __init__(self, model: Any, temperature: float, vocabulary: int, entropy_grad: bool, compiled: bool = False) -> None:
+        super().__init__()
+        self.model, self.temperature, self.vocabulary, self.entropy_grad = model, temperature, vocabulary, entropy_grad
+        self.reduce = torch.compile(log_probs_and_entropy, dynamic=True) if compiled else log_probs_and_entropy
+
+    def forward(self, inputs: dict[str, Any], places: Tensor, targets: Tensor, entropy: bool = True) -> tuple[Tensor, Tensor]:
+        """(float[T] log-probs, float[T] entropies, zeros unless `entropy`), nats, of the tempered distribution over the
+        tokenizer's ids."""
+        hidden = self.model.base_model(**inputs, use_cache=False).last_hidden_state.flatten(0, 1)[places]
+        size = max(1, LOGITS_CHUNK // self.model.config.vocab_size)
+        if len(hidden) <= size:
+            return self.score(hidden, targets, entropy)
+        chunks = [
+            checkpoint(self.score, h, t, entropy, use_reentrant=False)
+            for h, t in zip(hidden.split(size), targets.split(size), strict=True)
+        ]
+        return torch.cat([c[0] for c in chunks]), torch.cat([c[1] for c in chunks])
+
+    def score(self, hidden: Tensor, targets: Tensor, entropy: bool) -> tuple[Tensor, Tensor]:
+        """Log-probs and entropies of one chunk of hidden states float[T, H]."""
+        logits = self.model.get_output_embeddings()(hidden)[:, : self.vocabulary]
+        return self.reduce(logits, targets, self.temperature, entropy, self.entropy_grad)
+
+
+def why_not_packed(
+    log_probs: Callable[[MicroBatch], Tensor], pack: Callable[[Sequence[Rollout], list[int]], MicroBatch], config: Any,
+    tolerance: float,
+) -> str | None:  # fmt: skip
+    """What keeps a model from being packed, found by trying; None when nothing does.
+
+    Two responses to one prompt and one to another must have the same log-probs packed and padded, to `tolerance` nats, and
+    every layer of the transformers `config` must have attended by the layout: a recurrent layer would mix sequences unseen.
+    """
+    tokens = [t % config.vocab_size for t in range(2, 18)]
+
+    def trial(prompt: list[int], ids: list[int]) -> Rollout:
+        sample = Sample(np.array(ids, np.int32), np.zeros(len(ids), np.float32), STOP)
+        return Rollout(0, "", "", prompt, sample, 0, "", Verdict("wrong"), 0.0)
+
+    rollouts = [trial(tokens[:5], tokens[5:9]), trial(tokens[:5], tokens[9:15]), trial(tokens[7:10], tokens[:6])]
+    batch = pack(rollouts, [0, 1, 2])
+    with torch.no_grad():
+        try:
+            packed = log_probs(batch)
+        except (Unpackable, TypeError) as error:  # TypeError: a model whose layers do not take what they do not know
+            return str(error)
+        padded = log_probs(padded_micro_batch(rollouts, batch.indices, batch.targets.device))
+    layout: Layout = batch.inputs["layout"]
+    if layout.calls != config.num_hidden_layers:
+        return f"{layout.calls} of its {config.num_hidden_layers} layers attend through transformers' attention interface"
+    difference = float((packed - padded).abs().max())
+    return None if difference <= tolerance else f"log-probs differ by {difference:.2g} nats"

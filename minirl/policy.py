@@ -21,7 +21,7 @@ from minirl import plan
 from minirl.config import EMBEDDED, Config, ConfigError, ModelConfig, OptimizerConfig, RunError
 from minirl.distributed import Ranks
 from minirl.loss import log_probs_and_entropy
-from minirl.packing import micro_batches
+from minirl.packing import cost, micro_batches
 from minirl.rollout import Rollout
 
 transformers_logging.disable_progress_bar()  # it would print over the run's own
@@ -163,6 +163,8 @@ class Policy:
         """vocabulary: ids below it belong to the tokenizer; the model's further rows are padding and get no probability."""
         self.config, self.ranks = config, ranks
         self.version = 0  # optimizer steps so far
+        self.nonfinite = 0  # optimizer steps in a row that were skipped because their gradient was not finite
+        self.micro: MicroBatch | None = None  # the one in work, for the message when memory does not suffice
         if ranks.zero is None and config.model.dtype == "bfloat16":
             self.autocast = lambda: torch.autocast(ranks.device.type, dtype=torch.bfloat16)
         else:
@@ -202,7 +204,8 @@ class Policy:
         lengths = [len(r.prompt_ids) + r.length for r in rollouts]
         shares = micro_batches(lengths, self.config.optimizer.micro_batch_tokens, self.ranks.size)
         for indices in shares[self.ranks.rank]:
-            yield make_micro_batch(rollouts, indices, self.ranks.device)
+            self.micro = make_micro_batch(rollouts, indices, self.ranks.device)
+            yield self.micro
 
     def log_probs(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         """(float[T] log-probs with gradient, float[T] entropies) of the response tokens, nats."""
@@ -237,7 +240,9 @@ class Policy:
 
     def accumulate(self, loss: Tensor) -> None:
         """Adds the gradient of a micro-batch's share of the mini-batch loss (a sum over tokens that are already weighted)."""
-        loss = loss * self.ranks.size  # DDP and ZeRO average over ranks; the weights want the sum
+        # DDP and ZeRO average over ranks; the weights want the sum. A loss that is not finite makes every gradient NaN, so that
+        # all ranks learn of it where they exchange gradients, and skip the step together.
+        loss = loss * torch.where(loss.detach().isfinite(), float(self.ranks.size), torch.nan)
         if self.ranks.zero is None:
             loss.backward()
         else:
@@ -249,7 +254,7 @@ class Policy:
         self.head.train()
         batches = list(self.micro_batches(rollouts))
         for i, batch in enumerate(batches):
-            last = i + 1 == len(batches)
+            self.micro, last = batch, i + 1 == len(batches)
             if self.ranks.zero is not None:
                 self.head.set_gradient_accumulation_boundary(last)
             quiet = isinstance(self.head, torch.nn.parallel.DistributedDataParallel) and not last
@@ -257,25 +262,64 @@ class Policy:
                 yield batch
 
     def step(self, lr: float) -> float:
-        """One optimizer step on the accumulated gradient; returns its norm before clipping. Raises RunError when the
-        gradient is not finite (the weights are then untouched, but for ZeRO, which finds out afterwards)."""
+        """One optimizer step on the accumulated gradient; returns its norm before clipping.
+
+        A norm that is not finite, which it then is on every rank, means that the step was skipped: weights, optimizer state and
+        version are what they were, the gradient is gone, and `nonfinite` counts it.
+        """
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         if self.ranks.zero is None:
             norm = float(torch.nn.utils.clip_grad_norm_(self.head.parameters(), self.config.optimizer.max_grad_norm))
-        else:
-            plain = [p.grad for p in self.head.parameters() if p.grad is not None] if self.ranks.zero == 0 else []
-            norm = float(torch.nn.utils.get_total_norm(plain))  # ZeRO-0 in float32 clips without telling the norm
-            self.head.step()
-            if self.ranks.zero:
-                norm = float(self.head.get_global_grad_norm())
-        if not np.isfinite(norm):
-            raise RunError(f"the gradient norm is {norm} at optimizer step {self.version + 1}: lower optimizer.lr")
-        if self.ranks.zero is None:
-            self.optimizer.step()
+            if np.isfinite(norm):
+                self.optimizer.step()
             self.optimizer.zero_grad()
-        self.version += 1
+        else:
+            norm = self._zero_step()
+        self.nonfinite = 0 if np.isfinite(norm) else self.nonfinite + 1
+        self.version += bool(np.isfinite(norm))
         return norm
+
+    def _zero_step(self) -> float:
+        """`step` under DeepSpeed, which looks for a gradient that is not finite in all cases but ZeRO-0 in float32."""
+        plain = [p.grad for p in self.head.parameters() if p.grad is not None] if self.ranks.zero == 0 else []
+        norm = float(torch.nn.utils.get_total_norm(plain))  # ZeRO-0 in float32 clips without telling the norm
+        if not np.isfinite(norm):
+            self.head.zero_grad()
+            return norm
+        self.head.step()
+        if self.ranks.zero:
+            norm = float(self.head.get_global_grad_norm())
+        if not np.isfinite(norm) and not self.head.optimizer.overflow:
+            raise RunError(
+                f"the gradient norm is {norm} at optimizer step {self.version + 1} and DeepSpeed took the step: "
+                "the weights are spoilt; start the same command again to go on from the last checkpoint, with DeepSpeed 0.19.8"
+            )
+        return norm
+
+    @contextlib.contextmanager
+    def memory_explained(self) -> Iterator[None]:
+        """Around work on micro-batches: running out of memory becomes a RunError that says which size to try."""
+        try:
+            yield
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise RunError(self._too_large(error)) from error
+
+    def _too_large(self, error: Exception) -> str:
+        lengths = [len(r.prompt_ids) + r.length for r in self.micro.rollouts] if self.micro else []
+        rows, tokens, budget = len(lengths), cost(range(len(lengths)), lengths), self.config.optimizer.micro_batch_tokens
+        text = (
+            f"out of memory in a micro-batch of {rows} sequences, {tokens} tokens with padding (optimizer.micro_batch_tokens="
+            f"{budget}): {' '.join(str(error).split())[:200]}; "
+        )
+        if rows > 1:
+            return f"{text}set optimizer.micro_batch_tokens={max(tokens // 2, max(lengths))} and start the same command again"
+        return (
+            f"{text}one sequence alone is too much: set model.gradient_checkpointing=true, lower rollout.max_response_tokens "
+            "or rollout.vllm.gpu_memory_utilization, or use more GPUs with ZeRO-3"
+        )
 
     def weights(self, bucket_bytes: int = BUCKET_BYTES) -> Iterator[list[tuple[str, Tensor]]]:
         """The whole weights by name, in buckets of about `bucket_bytes`; every rank must go through all of them.
@@ -312,6 +356,11 @@ class Policy:
         if folder is not None:
             self.model.save_pretrained(folder, state_dict=state)
             tokenizer.save_pretrained(folder)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether torch or Python says that memory does not suffice, on a GPU or on a CPU."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
 
 
 def learning_rate(step: int, config: OptimizerConfig, steps: int) -> float:

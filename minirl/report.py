@@ -258,6 +258,18 @@ def check_gap(metrics: dict[str, float], config: RolloutConfig) -> None:
         say(f"warning: {text}, more than rollout.gap_warn={config.gap_warn}; algorithm.correction=truncate weighs it")
 
 
+def check_signal(empty: int, metrics: dict[str, float], limit: int) -> None:
+    """Ends the run when the last `limit` batches had nothing to learn from; empty: such batches in a row up to this one."""
+    if limit and empty >= limit:
+        raise RunError(
+            f"{empty} batches in a row had no group with rewards that differ, so nothing was learned: of the last responses "
+            f"{metrics['reward/accuracy']:.0%} were right, {metrics['response/no_answer']:.0%} gave no answer and "
+            f"{metrics['response/truncated']:.0%} were cut at rollout.max_response_tokens, and {metrics['verify/errors']:.0f} "
+            "had no verdict; look at rollouts/, change the problems, the template or rollout.max_response_tokens, raise "
+            "rollout.samples, or set rollout.max_empty_steps (0: never end)"
+        )
+
+
 def readable(r: Rollout) -> dict[str, Any]:
     """A rollout as a JSON object for people."""
     advantage = None if r.advantages is None else np.round(np.asarray(r.advantages, dtype=np.float64), 5).tolist()

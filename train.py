@@ -198,8 +198,7 @@ def give_up(policy: Policy, batches: Batches, checkpoints: Checkpoints, before: 
     step = f"{checkpoints.root.parent}/step{before.step + 1}"
     raise RunError(
         f"loss or gradient was not finite in {policy.nonfinite} optimizer steps in a row, all of them skipped; look at the "
-        f"last batch with train.py --replay {step}, then start another run with a lower optimizer.lr or optimizer.max_grad_norm, or "
-        "with --resume from a checkpoint before it went wrong and a higher optimizer.max_nonfinite"
+        f"last batch with train.py --replay {step}, then start another run with a lower optimizer.lr or optimizer.max_grad_norm"
     )
 
 

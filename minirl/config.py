@@ -323,7 +323,7 @@ def load(argv: list[str]) -> Config:
 
 def replayed(arguments: list[str]) -> str | None:
     """The config of the run that `--replay RUN/stepN` names; None without that option."""
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=False):
         if argument == "--replay" or argument.startswith("--replay="):
             path = Path(argument.partition("=")[2] or following).expanduser()
             return str((path.parents[1] if path.parent.name == "batches" else path.parent) / "config.yaml")

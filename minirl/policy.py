@@ -2,6 +2,7 @@
 the code asks which."""
 
 import contextlib
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import cos, pi
@@ -354,8 +355,15 @@ class Policy:
             if folder is not None:
                 state.update((name, tensor.detach().cpu().clone()) for name, tensor in bucket)
         if folder is not None:
-            self.model.save_pretrained(folder, state_dict=state)
-            tokenizer.save_pretrained(folder)
+            temporary = folder.with_name(f"{folder.name}.tmp")
+            try:
+                self.model.save_pretrained(temporary, state_dict=state)
+                tokenizer.save_pretrained(temporary)
+                shutil.rmtree(folder, ignore_errors=True)  # of a run that has gone on
+                temporary.rename(folder)
+            except (OSError, SafetensorError) as error:
+                shutil.rmtree(temporary, ignore_errors=True)
+                raise RunError(f"cannot write {folder}: {error}; mend that and start the same command again") from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -198,7 +198,7 @@ def text_of(value: Any, column: str, source: str, row: int) -> str:
     text = str(value)
     if odd := re.search("[\0\ud800-\udfff]", text):
         raise ConfigError(
-            f"{source}, row {row}: column {column!r} has the character {odd[0]!r} at place {odd.start() + 1}, which is no text: "
+            f"{source}, row {row}: column {column!r} has the character {odd[0]!r} at place {odd.start() + 1}, not text: "
             "mend or remove the row"
         )
     return text

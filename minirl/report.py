@@ -147,11 +147,12 @@ def must_write(path: Path) -> Iterator[None]:
 
 def append_line(path: Path, line: str) -> None:
     """Appends a whole line or nothing. RunError when it cannot be written."""
-    with must_write(path), path.open("ab") as file:
-        length = file.tell()
+    # Without a buffer, which would write its rest when the file is closed.
+    with must_write(path), path.open("ab", buffering=0) as file:
+        length, left = file.tell(), f"{line}\n".encode()
         try:
-            file.write(f"{line}\n".encode())
-            file.flush()
+            while left:
+                left = left[file.write(left) :]
         except OSError:
             file.truncate(length)
             raise

@@ -88,7 +88,8 @@ class Worker:
         self.ready = False
         self.batch: list[Any | None] = []
         self.left = 0
-        write_message(self.socket, (name, options))
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it is dead already, which reading from it will tell
+            write_message(self.socket, (name, options))
 
     def send(self, batch: list[Any]) -> None:
         self.batch, self.left = list(batch), len(batch)

@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -215,22 +216,27 @@ def main() -> int:
         for number in range(1, 10 * options.kills):
             if kills >= options.kills:
                 break
-            folder, phases, ended = Path(scratch) / f"run{number}", [], False
+            folder, phases, resumed, ended = Path(scratch) / f"run{number}", [], [], False
             while not ended:
                 moment = ("", 0, 0.0)
                 if len(phases) < min(options.chain, options.kills - kills):
-                    moment = (PHASES[turn % len(PHASES)], rng.randint(1, 4), rng.random())
+                    moment = (PHASES[turn % len(PHASES)], rng.randint(1, 5), rng.random())
                     turn += 1
-                phase, _, left = start(front, [*common, "--run-dir", str(folder)], moment)
+                phase, output, left = start(front, [*common, "--run-dir", str(folder)], moment)
                 orphans += left
                 phases += [phase] if phase else []
+                resumed += re.findall(r"going on after (step \d+)", output)
                 ended = not phase
             kills += len(phases)
             made.update(phases)
             found = differences(whole, fingerprint(folder))
             if not found:
                 survived.update(phases)
-            print(f"run {number}: killed while {', '.join(phases) or 'never'}: {'; '.join(found) or 'identical'}", flush=True)
+            print(
+                f"run {number}: killed while {', '.join(phases) or 'never'}, resumed from {', '.join(resumed) or 'nothing'}: "
+                f"{'; '.join(found) or 'identical'}",
+                flush=True,
+            )
     print("\n| killed while | kills | identical afterwards |\n|---|---|---|")
     for phase in sorted(made, key=lambda p: PHASES.index(p) if p in PHASES else 99):
         print(f"| {phase} | {made[phase]} | {survived[phase]} |")

@@ -106,18 +106,21 @@ def write(folder: Path, files: dict[str, bytes]) -> dict[str, list[Any]]:
 def publish(temporary: Path, entries: dict[str, list[Any]]) -> Path:
     """Writes the manifest of a folder NAME.tmp and renames it to NAME, which it returns. OSError when that fails."""
     final = temporary.with_suffix("")
+    for name, (length, _) in entries.items():
+        if not (temporary / name).exists() or (temporary / name).stat().st_size != length:
+            raise OSError(f"the first rank does not see {temporary / name}: all ranks must have the same run folder")
     write(temporary, {MANIFEST: json.dumps({"format": FORMAT, "files": entries}, indent=1).encode()})
-    flush_folder(temporary)
+    flush(temporary)
     if final.exists():  # of this step, and damaged: else the run would have gone on from it
         shutil.rmtree(final)
     temporary.rename(final)
-    flush_folder(final.parent)
+    flush(final.parent)
     return final
 
 
-def flush_folder(folder: Path) -> None:
-    """Makes the names in `folder` survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def flush(path: Path) -> None:
+    """Makes what is in a file, or the names in a folder, survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -189,6 +192,9 @@ class Checkpoints:
     def __init__(self, config: Config, ranks: Ranks, folder: Path | None, marks: dict[str, str]) -> None:
         """folder: the run's, given on the first rank; marks: see `fingerprint`."""
         self.run, self.ranks, self.marks = config.run, ranks, marks
+        self.layout = f"{ranks.size} rank{'s' * (ranks.size > 1)}" + (
+            f" of ZeRO-{ranks.zero}" if ranks.zero is not None else ""
+        )
         self.root = Path(ranks.gather([folder])[0] or ".") / "checkpoints"
         self.found: Path | None = None
         self.writer = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
@@ -227,7 +233,7 @@ class Checkpoints:
     def read(self, folder: Path) -> State:
         """The state in a valid checkpoint. ConfigError when it is not of this data, tokenizer and model."""
         saved = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-        marks, ranks = saved.pop("fingerprint"), saved.pop("ranks")
+        marks, layout = saved.pop("fingerprint"), saved.pop("layout")
         if changed := [name for name, mark in self.marks.items() if marks.get(name) != mark]:
             raise ConfigError(
                 f"{' and '.join(changed)} changed since {folder} was saved: put back what the run was started with, or start "
@@ -235,10 +241,10 @@ class Checkpoints:
             )
         if self.ranks.main:
             say(f"going on after step {saved['step']}, from {folder}")
-            if ranks != self.ranks.size:
+            if layout != self.layout:
                 say(
-                    f"note: it was saved by {ranks} ranks and goes on with {self.ranks.size}: data order, weights, optimizer "
-                    "state and seeds continue; sums over ranks are taken in another order, so later numbers differ by rounding"
+                    f"note: it was saved by {layout} and goes on with {self.layout}: data order, weights, optimizer state and "
+                    "seeds continue; sums over ranks are taken in another order, so later numbers differ by rounding"
                 )
         saved["evaluations"] = [(step, result) for step, result in saved["evaluations"]]
         return State(**saved, surplus=records.load(folder / "surplus.npz"))
@@ -273,19 +279,21 @@ class Checkpoints:
 
     def after_step(self, policy: Policy, state: State, now: bool) -> None:
         """Saves when it is time, when this step is the best so far, or `now`; publishes what was written in the background."""
+        due = now or (self.run.save_every and state.step % self.run.save_every == 0) or state.best == state.step
+        if not due and self.pending is None:
+            return
         begin = time.perf_counter()
-        self.settle(wait=False)
-        if now or (self.run.save_every and state.step % self.run.save_every == 0) or state.best == state.step:
+        self.settle(wait=due)
+        if due:
             self.save(policy, state)
         self.costs["checkpoint/seconds"] += time.perf_counter() - begin
 
     def save(self, policy: Policy, state: State) -> None:
         """Copies everything to host memory and writes it, in the background if the run says so."""
-        self.settle()
         rank = f"rank{self.ranks.rank:03}"
         files = {f"{rank}.safetensors": shards.pack(policy), f"{rank}.json": json.dumps(generators()).encode()}
         if self.ranks.main:
-            content = vars(state) | {"fingerprint": self.marks, "ranks": self.ranks.size}
+            content = vars(state) | {"fingerprint": self.marks, "layout": self.layout}
             content.pop("surplus")
             files |= {"state.json": json.dumps(content).encode(), "surplus.npz": records.dumps(state.surplus)}
         temporary = self.root / f"{name_of(state.step)}.tmp"
@@ -323,6 +331,7 @@ class Checkpoints:
         if not self.ranks.main:
             return ""
         try:
+            flush(self.root.parent / "metrics.jsonl")  # the checkpoint speaks of its length
             publish(temporary, entries)
             past = [step for step, _ in steps_of(self.root) if step <= state.step]
             for step in past[self.run.keep :]:

@@ -85,6 +85,7 @@ def run_folder(config: Config) -> Iterator[Path | None]:
         raise ConfigError(
             f"the run folder {folder} exists and is not empty: choose another --run-dir or remove it; nothing was changed"
         )
+    before = (folder / "config.yaml").read_text(encoding="utf-8") if old else ""
     if old:
         refused, rounding, free = differences(load([str(folder / "config.yaml")]), config)
         if refused:
@@ -117,7 +118,9 @@ def run_folder(config: Config) -> Iterator[Path | None]:
             yield folder
         except (ConfigError, VerifierError):
             metrics = folder / "metrics.jsonl"
-            if not old and not (metrics.exists() and metrics.stat().st_size):
+            if old:
+                replace_file(folder / "config.yaml", before)
+            elif not (metrics.exists() and metrics.stat().st_size):
                 shutil.rmtree(folder)
             raise
 
@@ -184,12 +187,8 @@ class Reporter:
             (self.folder / name).unlink(missing_ok=True)
 
     def written(self) -> int:
-        """Bytes of metrics.jsonl, flushed to the disk."""
-        if self.folder is None:
-            return 0
-        with must_write(self.folder / "metrics.jsonl"), (self.folder / "metrics.jsonl").open("ab") as file:
-            os.fsync(file.fileno())
-            return file.tell()
+        """Bytes of metrics.jsonl so far; 0 on ranks other than the first."""
+        return (self.folder / "metrics.jsonl").stat().st_size if self.folder else 0
 
     def step(
         self, step: int, metrics: dict[str, float], seconds: dict[str, float], groups: Sequence[Sequence[Rollout]]

@@ -40,6 +40,10 @@ def slices(policy: Policy, share: bool) -> tuple[Any, list[Slice]]:
     rank, size = policy.ranks.rank, policy.ranks.size
     zero: Any = policy.head.optimizer if policy.ranks.zero is not None else policy.optimizer
     held = []
+    masters: dict[int, Tensor] = {}  # float32 copies that DeepSpeed keeps of bfloat16 parameters without ZeRO
+    if hasattr(zero, "fp32_groups"):
+        for halves, wholes in zip(zero.fp16_groups, zero.fp32_groups, strict=True):
+            masters |= {id(p): master for p, master in zip(halves, wholes, strict=True)}
     for name, p in policy.model.named_parameters():
         if hasattr(p, "ds_id"):  # ZeRO-3: equal parts, the last one padded
             if zero.swap_optimizer:
@@ -48,7 +52,7 @@ def slices(policy: Policy, share: bool) -> tuple[Any, list[Slice]]:
             start = min(part * rank, p.ds_numel)
             flat = zero.fp32_partitioned_groups_flat[group]
             held.append(Slice(name, start, min(part, p.ds_numel - start), flat, offset))
-        elif hasattr(p, "_hp_mapping"):  # ZeRO-1, -2 and bfloat16
+        elif hasattr(p, "_hp_mapping"):  # ZeRO-1 and -2
             if p._hp_mapping is not None:
                 ours, whole = p._hp_mapping.hp_fragment_address, p._hp_mapping.lp_fragment_address
                 flat = zero.optimizer.param_groups[p._hp_mapping.param_group_index]["params"][0]
@@ -56,7 +60,7 @@ def slices(policy: Policy, share: bool) -> tuple[Any, list[Slice]]:
         else:
             start = p.numel() * rank // size if share else 0
             end = p.numel() * (rank + 1) // size if share else p.numel()
-            held.append(Slice(name, start, end - start, p, start))
+            held.append(Slice(name, start, end - start, masters.get(id(p), p), start))
     return getattr(zero, "optimizer", zero), [s for s in held if s.size]
 
 
@@ -70,6 +74,8 @@ def pack(policy: Policy) -> bytes:
         if state:
             tensors[f"step:{s.start}:{s.name}"] = torch.as_tensor(state["step"], dtype=torch.float32).cpu().clone()
             tensors |= {f"{kind}:{s.start}:{s.name}": s.of(state[kind]).cpu().clone() for kind in MOMENTS}
+    if policy.version and held and len(tensors) == len(held):
+        raise RuntimeError("the optimizer's state is not where it is looked for: this version of DeepSpeed is not supported")
     return safetensors.torch.save(tensors)
 
 

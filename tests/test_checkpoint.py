@@ -1,0 +1,272 @@
+"""Files, shards and generators of a checkpoint; whole runs are in tests/test_resume.py."""
+
+import importlib.util
+import json
+import os
+import random
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from minirl import checkpoint, shards, tiny
+from minirl.checkpoint import Checkpoints, State, damage, generators, publish, restore_generators, steps_of, write
+from minirl.config import ConfigError, RunError, load
+from minirl.data import Prompt
+from minirl.distributed import Ranks
+from minirl.policy import Policy
+from minirl.tasks import Problem
+from tests.conftest import ROOT
+from tests.equivalence import rollouts
+from tests.resumption import step, whole
+
+TOK = tiny.tokenizer()
+
+
+@pytest.fixture(scope="module")
+def policy():
+    made = Policy(load(["--optimizer.micro_batch_tokens=40"]), Ranks(), len(TOK))
+    step(made, rollouts())
+    return made
+
+
+def fresh():
+    return Policy(load(["--optimizer.micro_batch_tokens=40"]), Ranks(), len(TOK))
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved(tmp_path):
+    temporary = tmp_path / "step000004.tmp"
+    entries = write(temporary, {"a": b"one", "b": b"\x00" * 5000}) | write(temporary, {"c": b""})
+    return publish(temporary, entries)
+
+
+def test_a_published_checkpoint_is_whole_and_its_temporary_folder_gone(saved):
+    assert saved.name == "step000004"
+    assert sorted(p.name for p in saved.parent.iterdir()) == ["step000004"]
+    assert damage(saved) is None
+    # SHA-256 of "one", from `printf one | sha256sum`
+    entry = json.loads((saved / "manifest.json").read_text())["files"]["a"]
+    assert entry == [3, "7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed"]
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        (lambda f: (f / "b").unlink(), "b is missing"),
+        (lambda f: os.truncate(f / "b", 4999), "b has 4,999 bytes instead of 5,000"),
+        (lambda f: (f / "b").write_bytes(b"\x00" * 4999 + b"\x01"), "b has changed"),
+        (lambda f: (f / "manifest.json").unlink(), "manifest.json is missing"),
+        (lambda f: os.truncate(f / "manifest.json", 9), "manifest.json is damaged"),
+        (lambda f: (f / "manifest.json").write_text("[]"), "manifest.json is damaged"),
+        (lambda f: (f / "manifest.json").write_text('{"format": 99}'), "format 99 is of another version"),
+    ],
+)
+def test_every_kind_of_damage_has_its_sentence(saved, harm, says):
+    harm(saved)
+    assert says in damage(saved)
+
+
+def test_ranks_share_the_reading(saved):
+    (saved / "b").unlink()
+    found = [damage(saved, rank, 3) for rank in range(3)]
+    assert [bool(f) for f in found] == [False, True, False]
+
+
+def test_a_disk_that_gives_back_something_else_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "digest_of", lambda path: "0")
+    with pytest.raises(OSError, match="does not hold what was written"):
+        write(tmp_path, {"a": b"one"})
+
+
+def test_a_rank_with_another_run_folder_is_an_error(tmp_path):
+    entries = write(tmp_path / "step000004.tmp", {"a": b"one"})
+    with pytest.raises(OSError, match=r"does not see .*rank001\.json: all ranks must have the same run folder"):
+        publish(tmp_path / "step000004.tmp", entries | {"rank001.json": [3, "0"]})
+
+
+# ---- weights and optimizer -------------------------------------------------------------------------------------------------
+
+
+def test_a_new_policy_with_the_shards_takes_the_very_same_next_step(policy, tmp_path):
+    (tmp_path / "one").write_bytes(shards.pack(policy))
+    resumed = fresh()
+    shards.unpack(resumed, [tmp_path / "one"])
+    assert shards.pack(resumed) == (tmp_path / "one").read_bytes()
+    other = fresh()
+    shards.unpack(other, [tmp_path / "one"])
+    for p in (resumed, other):
+        step(p, rollouts())
+    assert shards.pack(resumed) == shards.pack(other) != (tmp_path / "one").read_bytes()
+
+
+def test_any_number_of_ranks_reads_what_any_number_wrote(policy, tmp_path):
+    single, before = policy.ranks, whole(policy)
+    try:
+        for rank in range(3):
+            policy.ranks = SimpleNamespace(rank=rank, size=3, zero=None)
+            (tmp_path / str(rank)).write_bytes(shards.pack(policy))
+    finally:
+        policy.ranks = single
+    paths = sorted(tmp_path.iterdir())
+    assert sum(len(p.read_bytes()) for p in paths) == pytest.approx(len(shards.pack(policy)), rel=0.1), "shared, not repeated"
+    resumed = fresh()
+    shards.unpack(resumed, paths)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in whole(resumed).items())
+    assert shards.pack(resumed) == shards.pack(policy)
+    with pytest.raises(ConfigError, match=r"has \d+ of \d+ elements of weight of parameter"):
+        shards.unpack(resumed, paths[:2])
+
+
+def test_a_policy_that_has_taken_no_step_has_no_moments_to_save(tmp_path):
+    (tmp_path / "one").write_bytes(shards.pack(fresh()))
+    resumed = fresh()
+    shards.unpack(resumed, [tmp_path / "one"])
+    assert not resumed.optimizer.state
+
+
+CASES = ["plain:float32", "plain:bfloat16"]
+if importlib.util.find_spec("deepspeed"):
+    CASES += [f"{stage}:{dtype}" for stage in "0123" for dtype in ("float32", "bfloat16")]
+
+
+def test_two_ranks_resume_to_the_bit_plain_and_under_every_stage(tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29741"]
+    done = subprocess.run(
+        [*command, str(ROOT / "tests" / "resumption.py"), str(tmp_path), *CASES],
+        capture_output=True, text=True, timeout=200, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    results = torch.load(tmp_path / "results.pt")
+    plain = results["plain:float32"]["went on"][0]
+    for case, result in results.items():
+        (before, norm, after, packed), (before2, norm2, after2, packed2) = result["went on"], result["resumed"]
+        assert (norm, packed) == (norm2, packed2), case
+        for name, tensor in before.items():
+            assert torch.equal(tensor, before2[name]), (case, name)
+            assert torch.equal(after[name], after2[name]), (case, name)
+            assert not torch.equal(tensor, after[name]), (case, name)
+            assert torch.equal(result["from plain"][name], plain[name].to(tensor.dtype)), (case, name)
+
+
+# ---- generators ------------------------------------------------------------------------------------------------------------
+
+
+def test_generators_go_on_where_they_were():
+    def draw():
+        return random.random(), random.gauss(0, 1), np.random.standard_normal(), torch.rand(3).tolist()
+
+    draw()
+    saved = json.loads(json.dumps(generators()))
+    expected = draw(), draw()
+    restore_generators(saved)
+    assert (draw(), draw()) == expected
+
+
+# ---- keeping and losing ----------------------------------------------------------------------------------------------------
+
+
+def checkpoints(folder, *options):
+    (folder / "metrics.jsonl").touch()
+    return Checkpoints(load(list(options)), Ranks(), folder, {"training problems": "1"})
+
+
+def kept(folder):
+    return [step for step, _ in reversed(steps_of(folder / "checkpoints"))]
+
+
+def test_the_last_ones_and_the_best_are_kept(policy, tmp_path):
+    made = checkpoints(tmp_path, "--run.save_every=1", "--run.keep=2")
+    scores = {1: 0.2, 2: 0.5, 3: 0.3, 4: 0.5, 5: 0.1}
+    for number in range(1, 6):
+        evaluations = [(0, {"pass@1": 0.9})] + [(s, {"pass@1": scores[s]}) for s in range(1, number + 1)]
+        made.after_step(policy, State(step=number, evaluations=evaluations), now=False)
+    assert kept(tmp_path) == [2, 4, 5], "2 is the first of the best; what was before training does not count"
+
+
+def test_a_best_step_is_saved_out_of_turn(policy, tmp_path):
+    made = checkpoints(tmp_path, "--run.save_every=0")
+    for number, score in enumerate([0.5, 0.4, 0.6], 1):
+        evaluations = [(s, {"pass@1": p}) for s, p in enumerate([0.5, 0.4, 0.6][:number], 1)]
+        made.after_step(policy, State(step=number, evaluations=evaluations), now=False)
+        assert kept(tmp_path)[-1] == {1: 1, 2: 1, 3: 3}[number], score
+
+
+def test_what_cannot_be_written_leaves_the_last_good_one_and_a_warning(policy, tmp_path, capsys):
+    made = checkpoints(tmp_path, "--run.save_every=1", "--run.keep=1")
+    made.after_step(policy, State(step=1), now=False)
+    (tmp_path / "checkpoints" / "step000002.tmp").write_text("in the way")
+    made.after_step(policy, State(step=2), now=False)
+    assert kept(tmp_path) == [1]
+    assert damage(tmp_path / "checkpoints" / "step000001") is None
+    assert "the checkpoint step000002 could not be written: [Errno 17] File exists" in capsys.readouterr().out
+    made.after_step(policy, State(step=3), now=False)
+    assert kept(tmp_path) == [3]
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_or_ends_the_run(policy, tmp_path, background):
+    made = checkpoints(
+        tmp_path, "--run.save_every=2", "--run.on_save_error=stop", f"--run.save_in_background={str(background).lower()}"
+    )
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "step000002.tmp").write_text("in the way")
+
+    def go_on():
+        made.after_step(policy, State(step=2), now=False)
+        assert background, "said at once"
+        made.writer.shutdown()  # it has had the time to fail
+        made.after_step(policy, State(step=3), now=False)
+
+    with pytest.raises(RunError, match=r"step000002 could not be written.*start the same command again"):
+        go_on()
+
+
+def test_what_is_written_in_the_background_is_of_its_own_step_and_published_later(policy, tmp_path):
+    made = checkpoints(tmp_path, "--run.save_every=2", "--run.save_in_background=true")
+    expected = shards.pack(policy)
+    made.after_step(policy, State(step=2, position=7), now=False)
+    assert made.pending
+    assert kept(tmp_path) == []
+    step(policy, rollouts())
+    made.settle()
+    folder = tmp_path / "checkpoints" / "step000002"
+    assert (folder / "rank000.safetensors").read_bytes() == expected != shards.pack(policy)
+    costs = made.take_costs()
+    assert costs["checkpoint/seconds"] > 0
+    assert costs["checkpoint/bytes"] == sum(p.stat().st_size for p in folder.iterdir() if p.name != "manifest.json")
+
+
+# ---- what must not change --------------------------------------------------------------------------------------------------
+
+
+def marks(prompt="1*2=", answer="2", ids=(1, 2), tokenizer=TOK, hidden=64):
+    prompts = [Prompt(Problem("1", prompt, answer, {}), prompt, list(ids))]
+    return checkpoint.fingerprint(prompts, prompts[:0], tokenizer, tiny.model(hidden=hidden, layers=1).config)
+
+
+def test_the_fingerprint_names_what_changed(policy, tmp_path):
+    other = tiny.tokenizer()
+    other.add_tokens(["new"])
+    changes = {
+        "training problems": [marks(prompt="1*3="), marks(answer="3"), marks(ids=(1, 3))],
+        "tokenizer": [marks(tokenizer=other)],
+        "model's config": [marks(hidden=32)],
+    }
+    assert marks() == marks()
+    for name, changed in changes.items():
+        for mark in changed:
+            assert [key for key in mark if mark[key] != marks()[key]] == [name]
+    made = Checkpoints(load(["--run.save_every=1"]), Ranks(), tmp_path, marks())
+    (tmp_path / "metrics.jsonl").write_text("{}\n")
+    made.after_step(policy, State(step=1, metrics_bytes=3), now=False)
+    for name, (changed, *_) in changes.items():
+        with pytest.raises(ConfigError, match=f"^{name} changed since .*step000001 was saved: put back"):
+            Checkpoints(load([]), Ranks(), tmp_path, changed).newest()
+    assert Checkpoints(load([]), Ranks(), tmp_path, marks()).newest().step == 1

@@ -1,0 +1,282 @@
+"""Whole runs that are stopped, killed, damaged and continued."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+
+import pytest
+
+from benchmarks.kill_resume import MARK, RUN, differences, fingerprint, launcher, living
+from benchmarks.kill_resume import start as start_watched
+from tests.conftest import ROOT
+from tests.test_train import metrics, same, start
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """An uninterrupted run, with dynamic sampling and carry-over."""
+    folder = tmp_path_factory.mktemp("resume") / "whole"
+    assert start([*RUN, "--run-dir", str(folder)]) == 0
+    assert sum(row["sampling/carried_groups"] for row in metrics(folder)) > 0
+    return fingerprint(folder)
+
+
+def begun(folder, *options):
+    """A run that was ended after its first step."""
+    assert start([*RUN, "--stop-after=0s", "--run-dir", str(folder), *options]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def three_steps(tmp_path_factory):
+    """A run that was ended after its first, its second and its third step."""
+    folder = tmp_path_factory.mktemp("resume") / "three"
+    for _ in range(3):
+        begun(folder, "--run.keep=3")
+    return folder
+
+
+@pytest.fixture
+def stopped(three_steps, tmp_path):
+    """A copy of it."""
+    return shutil.copytree(three_steps, tmp_path / "out")
+
+
+def test_a_run_that_is_stopped_after_a_step_again_and_again_is_the_same_run(whole, tmp_path, capsys):
+    for done in (1, 2, 3):
+        begun(tmp_path / "out")
+        assert (
+            f"stopped after step {done} of 8; resume with: train.py {tmp_path / 'out'}/config.yaml" in capsys.readouterr().out
+        )
+        assert not (tmp_path / "out" / "summary.json").exists()
+    # every option is in the saved config, the time limit too
+    assert start([str(tmp_path / "out" / "config.yaml"), "--stop-after=null"]) == 0
+    assert differences(whole, fingerprint(tmp_path / "out")) == []
+    before = metrics(tmp_path / "out")
+    capsys.readouterr()
+    assert start([*RUN, "--run-dir", str(tmp_path / "out")]) == 0
+    assert "is finished after 8 steps: raise run.steps" in capsys.readouterr().out
+    assert metrics(tmp_path / "out") == before
+
+
+def test_a_finished_run_goes_on_for_more_steps_as_if_it_had_been_longer(whole, tmp_path, capsys):
+    assert start([*RUN, "--run.steps=3", "--run-dir", str(tmp_path / "out")]) == 0
+    assert start([*RUN, "--run-dir", str(tmp_path / "out"), "--eval.every=2", "--run.keep=1"]) == 0
+    assert "changed: run.steps: 3 -> 8" in capsys.readouterr().out
+    longer = fingerprint(tmp_path / "out")
+    assert longer["weights"] == whole["weights"]
+    # at its former end the surplus counted as waste, and is carried over all the same
+    assert {"sampling/wasted_groups"} >= {k for k, v in longer["metrics"][2].items() if v != whole["metrics"][2][k]}
+    assert longer["metrics"][3:] == whole["metrics"][3:]
+
+
+def test_a_config_that_differs_in_what_matters_is_refused_by_name(stopped, capsys):
+    folder = stopped
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    arguments = ["--optimizer.lr=2e-3", "--rollout.temperature=0.9", "--run.seed=1", "--run.steps=9"]
+    assert start([*RUN, "--run-dir", str(folder), *arguments]) == 2
+    error = capsys.readouterr().err
+    for text in ("optimizer.lr: 0.001 -> 0.002", "rollout.temperature: 1.0 -> 0.9", "run.seed: 0 -> 1", "another --run-dir"):
+        assert text in error
+    assert "run.steps" not in error, "more steps are welcome"
+    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
+    assert start([*RUN, "--run-dir", str(folder), "--resume", "never"]) == 2
+    assert "exists and is not empty" in capsys.readouterr().err
+    assert start([*RUN, "--run-dir", str(folder), "--optimizer.micro_batch_tokens=64", "--stop-after=0s"]) == 0
+    assert "micro_batch_tokens: 16384 -> 64; numbers differ from here on by rounding" in capsys.readouterr().out
+    assert [row["step"] for row in metrics(folder)] == [1, 2, 3, 4]
+
+
+def test_damaged_checkpoints_are_skipped_with_a_sentence(whole, stopped, capsys):
+    folder = stopped
+    newest, middle = folder / "checkpoints" / "step000003", folder / "checkpoints" / "step000002"
+    os.truncate(newest / "rank000.safetensors", 1000)
+    (folder / "checkpoints" / "step000005.tmp").mkdir()  # half-written
+    capsys.readouterr()
+    assert start([*RUN, "--run-dir", str(folder)]) == 0
+    printed = capsys.readouterr().out
+    assert "was skipped: step000003: rank000.safetensors has 1,000 bytes instead of" in printed
+    assert f"going on after step 2, from {middle}" in printed
+    assert differences(whole, fingerprint(folder)) == []
+
+
+def test_without_any_valid_checkpoint_nothing_is_thrown_away(tmp_path, capsys):
+    folder = begun(tmp_path / "out", "--run.save_every=1")
+    (folder / "checkpoints" / "step000001" / "state.json").unlink()
+    kept = (folder / "metrics.jsonl").read_text()
+    assert start([*RUN, "--run.save_every=1", "--run-dir", str(folder)]) == 2
+    assert "no checkpoint in" in (error := capsys.readouterr().err)
+    assert "step000001: state.json is missing" in error
+    # also when they are gone altogether, unless the first one was not due yet
+    (folder / "checkpoints" / "step000001").rename(tmp_path / "elsewhere")
+    (folder / "metrics.jsonl").write_text(kept * 2)
+    assert start([*RUN, "--run.save_every=1", "--run-dir", str(folder)]) == 2
+    assert "has 2 steps and no checkpoint" in capsys.readouterr().err
+    assert (folder / "metrics.jsonl").read_text() == kept * 2
+    (folder / "metrics.jsonl").write_text(kept)
+    assert start([*RUN, "--run.save_every=1", "--stop-after=0s", "--run-dir", str(folder)]) == 0
+    assert [row["step"] for row in metrics(folder)] == [1]
+
+
+def test_metrics_that_lack_steps_are_not_continued(stopped, capsys):
+    (stopped / "metrics.jsonl").write_text("")
+    assert start([*RUN, "--run-dir", str(stopped)]) == 2
+    assert "metrics.jsonl does not hold the 3 steps before" in capsys.readouterr().err
+
+
+def test_a_named_checkpoint_is_continued_and_later_ones_go(whole, stopped, tmp_path, capsys):
+    folder = stopped
+    named = folder / "checkpoints" / "step000002"
+    assert start([*RUN, "--resume", str(named)]) == 0
+    printed = capsys.readouterr().out
+    assert f"removed {folder / 'checkpoints' / 'step000003'}: the run goes on from step000002" in printed
+    assert differences(whole, fingerprint(folder)) == []
+    assert start([*RUN, "--resume", str(tmp_path)]) == 2
+    assert "is no checkpoint: it takes auto, never, or a folder" in capsys.readouterr().err
+    assert start([*RUN, "--resume", str(named.with_name("step000008")), "--run-dir", str(tmp_path / "b")]) == 2
+    assert "is a checkpoint of" in capsys.readouterr().err
+
+
+def test_other_data_is_refused_and_the_same_data_elsewhere_is_not(tmp_path, capsys):
+    rows = [{"problem": f"{a}*7=", "answer": str(a * 7)} for a in range(100, 160)]
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = ["--data.task=dataset", "--data.test_size=10", f"--data.train={tmp_path / 'one' / 'rows.jsonl'}"]
+    folder = begun(tmp_path / "out", *data)
+    moved = [*data[:2], f"--data.train={tmp_path / 'two' / 'rows.jsonl'}"]
+    begun(folder, *moved)
+    rows[0]["answer"] = "700.0"
+    (tmp_path / "two" / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert start([*RUN, *moved, "--run-dir", str(folder)]) == 2
+    assert "problems changed since" in capsys.readouterr().err
+    assert [row["step"] for row in metrics(folder)] == [1, 2]
+
+
+@pytest.mark.parametrize("text", ["2h50", "soon", "", "-3m", "1h 2m"])
+def test_a_time_limit_that_is_none_is_said(text, capsys):
+    assert start([f"--stop-after={text}"]) == 2
+    assert f"such as 2h50m, 90s or 1d, not {text!r}" in capsys.readouterr().err
+
+
+# ---- processes -------------------------------------------------------------------------------------------------------------
+
+
+class Job:
+    """A run in processes of its own."""
+
+    def __init__(self, folder, *options, front=(sys.executable,)):
+        self.folder, self.mark = folder, uuid.uuid4().hex
+        self.process = subprocess.Popen(
+            [*front, str(ROOT / "train.py"), *RUN, "--run-dir", str(folder), *options], cwd=ROOT, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | {MARK: self.mark}, start_new_session=True,
+        )  # fmt: skip
+
+    def wait_for(self, step):
+        """Until the metrics of `step` are written."""
+        path, end = self.folder / "metrics.jsonl", time.monotonic() + 90
+        while not path.exists() or path.read_text().count("\n") < step:
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+    def end(self):
+        """(exit code, what it printed, processes left after a moment)"""
+        out, err = self.process.communicate(timeout=90)
+        end = time.monotonic() + 10
+        while (left := living(self.mark)) and time.monotonic() < end:
+            time.sleep(0.05)
+        return self.process.returncode, out + err, left
+
+
+LONG = ("--run.steps=100000", "--verifier.workers=2")  # ends by the signal or not at all
+
+
+def test_a_signal_to_any_rank_ends_the_run_after_its_step_and_leaves_no_process(tmp_path):
+    job = Job(tmp_path / "out", *LONG, front=launcher(2, None))
+    job.wait_for(2)
+    (target,) = [p for p in living(job.mark) if is_rank(p, 1)]  # the other rank is told nothing
+    os.kill(target, signal.SIGTERM)
+    code, printed, left = job.end()
+    assert (code, left) == (0, []), printed[-3000:]
+    assert f"resume with: train.py {tmp_path / 'out'}/config.yaml" in printed
+    rows = metrics(tmp_path / "out")
+    assert f"stopped after step {len(rows)} of 100000" in printed
+    assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))
+    # and a resumed one goes on from there, on one rank
+    assert start([*RUN, *LONG, "--stop-after=0s", "--run-dir", str(tmp_path / "out")]) == 0
+    assert len(metrics(tmp_path / "out")) == len(rows) + 1
+
+
+def is_rank(pid, rank):
+    """Whether a process is the trainer of this rank and not a worker of it."""
+    with open(f"/proc/{pid}/environ", "rb") as file, open(f"/proc/{pid}/cmdline", "rb") as command:
+        return f"RANK={rank}".encode() in file.read().split(b"\0") and b"train.py" in command.read()
+
+
+def test_a_second_interrupt_ends_a_run_at_once_and_leaves_no_process(tmp_path):
+    (tmp_path / "slow.py").write_text(
+        "import time\ndef slow(problem, response, rollout):\n    time.sleep(0.5)\n    return float('1' in response)\n"
+    )
+    job = Job(
+        tmp_path / "out", *LONG, f"--verifier.name={tmp_path / 'slow.py'}:slow", "--eval.problems=1", "--run.save_every=1"
+    )
+    job.wait_for(1)
+    os.kill(job.process.pid, signal.SIGINT)
+    time.sleep(1.2)
+    assert job.process.poll() is None, "a step takes 4 s and more: 16 responses or more, two workers"
+    os.kill(job.process.pid, signal.SIGINT)
+    begin = time.monotonic()
+    code, printed, left = job.end()
+    assert time.monotonic() - begin < 2
+    assert (code, left) == (130, [])
+    assert "SIGINT: the run ends after this step; Ctrl-C again ends it at once" in printed
+
+
+def test_a_killed_run_goes_on_to_the_same_numbers(whole, tmp_path):
+    folder = tmp_path / "out"
+    phase, _, left = start_watched([sys.executable], [*RUN, "--run-dir", str(folder)], ("saving", 4, 0.5))
+    assert phase
+    assert left == 0
+    assert start([*RUN, "--run-dir", str(folder)]) == 0
+    assert differences(whole, fingerprint(folder)) == []
+
+
+def killed_and_resumed(folder, ranks, zero=None, *options):
+    """Kills a run in its fourth step, resumes it after its first and compares steps 2 and 3 of both processes to the bit; gives
+    a copy of the killed run and the arguments."""
+    arguments = [*RUN, "--run.steps=4", "--run.save_every=1", "--run.keep=4", *options]
+    front = launcher(ranks, zero)
+    phase, _, left = start_watched(front, [*arguments, "--run-dir", str(folder)], ("sampling", 4, 0.5))
+    assert phase
+    assert left == 0
+    killed = shutil.copytree(folder, folder.with_name("killed"))
+    _, printed, _ = start_watched(front, [*arguments, "--resume", str(folder / "checkpoints" / "step000001")])
+    assert "going on after step 1" in printed
+    for step in ("step000002", "step000003"):
+        shards = sorted((killed / "checkpoints" / step).glob("*.safetensors"))
+        assert len(shards) == ranks
+        for path in (*shards, killed / "rollouts" / f"{step}.jsonl"):
+            assert path.read_bytes() == (folder / path.relative_to(killed)).read_bytes()
+    assert [row["step"] for row in metrics(folder)] == [1, 2, 3, 4]
+    for a, b in zip(metrics(killed), metrics(folder), strict=False):
+        assert same(a, b, 0.0)
+    return killed, arguments
+
+
+def test_two_killed_ranks_go_on_with_two_to_the_same_and_with_one_to_nearly_the_same_numbers(tmp_path, capsys):
+    killed, arguments = killed_and_resumed(tmp_path / "out", 2)
+    assert start([*arguments, "--run-dir", str(killed)]) == 0
+    assert "it was saved by 2 ranks and goes on with 1 rank:" in capsys.readouterr().out
+    assert same(metrics(killed)[3], metrics(tmp_path / "out")[3], 2e-4)
+
+
+def test_a_killed_run_with_vllm_and_zero_3_goes_on_to_the_same_numbers(tmp_path):
+    pytest.importorskip("vllm", reason="needs vLLM, or its build for CPUs")
+    pytest.importorskip("deepspeed", reason="needs DeepSpeed")
+    killed_and_resumed(tmp_path / "out", 1, 3, "--rollout.engine=vllm")

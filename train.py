@@ -111,7 +111,7 @@ def train(config: Config) -> None:
             scored = time.perf_counter()
             # 3. Update.
             lr = learning_rate(step, config.optimizer, config.run.steps)
-            with policy.memory_explained():
+            with policy.computing():
                 stats = update(policy, batch, lr, config)
             updated = time.perf_counter()
             # 4. New weights to the engine.
@@ -260,7 +260,7 @@ def score_old_policy(policy: Policy, batch: Groups, strategy: Strategy, config: 
     a = config.algorithm
     one_step = len(batch) <= a.mini_batch_prompts and a.epochs == 1
     redundant = one_step and a.correction == "none" and not strategy.needs_entropy and not config.rollout.carry_over
-    with policy.memory_explained():
+    with policy.computing():
         policy.score([r for group in batch for r in group], old=a.old_log_probs == "trainer" and not redundant)
     if a.old_log_probs == "sampler":
         for rollout in (r for group in batch for r in group):

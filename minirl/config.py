@@ -36,7 +36,8 @@ MAY_CHANGE = (
 )  # fmt: skip
 # These too, but sums are then taken in another order.
 ROUNDING = (
-    "optimizer.micro_batch_tokens", "model.gradient_checkpointing", "model.attention", "rollout.max_sequences", "rollout.vllm."
+    "optimizer.micro_batch_tokens", "model.gradient_checkpointing", "model.attention", "rollout.max_sequences", "rollout.vllm.",
+    "run.deterministic",
 )  # fmt: skip
 
 
@@ -227,6 +228,7 @@ class RunConfig:
         "there; --resume is the same",
     )
     seed: int = option(0, "the one seed that every random choice flows from", minimum=0)
+    deterministic: bool = option(False, "only kernels that give the same bits each time: slower on a GPU (docs/determinism.md)")
     steps: int = option(250, "rollout batches", minimum=1)
     epochs: float | None = option(None, "end earlier, after so many passes over the data", minimum=0)
     save_rollouts: int = option(2, "groups of each step written to rollouts/ for reading", minimum=0)

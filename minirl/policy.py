@@ -2,6 +2,7 @@
 the code asks which."""
 
 import contextlib
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -170,6 +171,11 @@ class Policy:
             self.autocast = lambda: torch.autocast(ranks.device.type, dtype=torch.bfloat16)
         else:
             self.autocast = contextlib.nullcontext  # type: ignore[assignment]  # DeepSpeed holds bfloat16 copies itself
+        if config.run.deterministic:
+            os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # read at the first matrix product
+            os.environ["FLASH_ATTENTION_DETERMINISTIC"] = "1"  # read by transformers
+            torch.backends.cudnn.deterministic = True
+            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # no one reads it
         self.model = load_model(config.model)
         self.vocabulary = vocabulary = min(vocabulary, self.model.config.vocab_size)
         if config.model.gradient_checkpointing:
@@ -299,14 +305,19 @@ class Policy:
         return norm
 
     @contextlib.contextmanager
-    def memory_explained(self) -> Iterator[None]:
-        """Around work on micro-batches: running out of memory becomes a RunError that says which size to try."""
+    def computing(self) -> Iterator[None]:
+        """Around work on micro-batches: kernels as `run.deterministic` asks, and running out of memory becomes a RunError that
+        says which size to try."""
+        # Only here: an engine in the same process may need kernels that have no deterministic form.
+        torch.use_deterministic_algorithms(self.config.run.deterministic)
         try:
             yield
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             raise RunError(self._too_large(error)) from error
+        finally:
+            torch.use_deterministic_algorithms(False)
 
     def _too_large(self, error: Exception) -> str:
         lengths = [len(r.prompt_ids) + r.length for r in self.micro.rollouts] if self.micro else []

@@ -137,9 +137,9 @@ def test_out_of_memory_in_the_update_says_which_micro_batch_to_use():
     policy = Policy(load(["--optimizer.micro_batch_tokens=1000000"]), Ranks(), len(TOK))
     many = [rollout([4] * 60, [5] * 60) for _ in range(2000)]
     with little_memory(200), pytest.raises(RunError, match=r"2000 sequences, 240000 tokens.*micro_batch_tokens=120000 "), \
-            policy.memory_explained():  # fmt: skip
+            policy.computing():  # fmt: skip
         policy.score(many, old=True)
-    with pytest.raises(RuntimeError, match="something else"), policy.memory_explained():
+    with pytest.raises(RuntimeError, match="something else"), policy.computing():
         raise RuntimeError("something else")
 
 

@@ -112,7 +112,7 @@ def run_watched(folder: str, phase: str, occurrence: str, share: str, *argv: str
     watch.around(train, "update", "update")
     watch.around(engine, "sync", "sync")
     watch.around(train, "evaluate", "evaluation")
-    watch.around(Checkpoints, "after_step", "saving")
+    watch.around(Checkpoints, "save", "saving")
     watch.around(train.Policy, "export", "finish")
     watch.around(train.Reporter, "finish", "finish")
     generate = engine.generate
@@ -203,6 +203,7 @@ def main() -> int:
     parser.add_argument("--engine", default="transformers", choices=("transformers", "vllm"))
     parser.add_argument("--zero", type=int)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--phases", nargs="+", default=PHASES, choices=PHASES)
     parser.add_argument("more", nargs="*", help="further options of the run, after --")
     options = parser.parse_args()
     rng = random.Random(options.seed)
@@ -220,7 +221,7 @@ def main() -> int:
             while not ended:
                 moment = ("", 0, 0.0)
                 if len(phases) < min(options.chain, options.kills - kills):
-                    moment = (PHASES[turn % len(PHASES)], rng.randint(1, 5), rng.random())
+                    moment = (options.phases[turn % len(options.phases)], rng.randint(1, 5), rng.random())
                     turn += 1
                 phase, output, left = start(front, [*common, "--run-dir", str(folder)], moment)
                 orphans += left

@@ -56,9 +56,9 @@ def folder_of(config: Config) -> Path | None:
 
 
 def finished(config: Config) -> str | None:
-    """A sentence when the run that the config names has already done all its steps."""
+    """A sentence when the run that the config names has done all its steps; a named checkpoint goes back behind them."""
     folder = folder_of(config)
-    if folder is None or config.run.resume == "never" or not (folder / "summary.json").exists():
+    if folder is None or config.run.resume != "auto" or not (folder / "summary.json").exists():
         return None
     steps = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["steps"]
     old = load([str(folder / "config.yaml")]).run

@@ -1,5 +1,6 @@
 """Whole runs that are stopped, killed, damaged and continued."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -136,6 +137,9 @@ def test_a_named_checkpoint_is_continued_and_later_ones_go(whole, stopped, tmp_p
     printed = capsys.readouterr().out
     assert f"removed {folder / 'checkpoints' / 'step000003'}: the run goes on from step000002" in printed
     assert differences(whole, fingerprint(folder)) == []
+    assert start([*RUN, "--resume", str(named.with_name("step000006"))]) == 0, "also behind the end of a finished run"
+    assert "going on after step 6" in capsys.readouterr().out
+    assert differences(whole, fingerprint(folder)) == []
     assert start([*RUN, "--resume", str(tmp_path)]) == 2
     assert "is no checkpoint: it takes auto, never, or a folder" in capsys.readouterr().err
     assert start([*RUN, "--resume", str(named.with_name("step000008")), "--run-dir", str(tmp_path / "b")]) == 2
@@ -156,6 +160,13 @@ def test_other_data_is_refused_and_the_same_data_elsewhere_is_not(tmp_path, caps
     assert start([*RUN, *moved, "--run-dir", str(folder)]) == 2
     assert "problems changed since" in capsys.readouterr().err
     assert [row["step"] for row in metrics(folder)] == [1, 2]
+
+
+def test_two_processes_never_write_into_one_run(stopped, capsys):
+    with (stopped / ".lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert start([*RUN, "--run-dir", str(stopped)]) == 2
+    assert f"another process is running in {stopped}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["2h50", "soon", "", "-3m", "1h 2m"])

@@ -180,3 +180,17 @@ def test_the_embedded_model_is_small_and_formats_its_answers():
     model = load_model(ModelConfig())
     assert sum(p.numel() for p in model.parameters()) <= 1_000_000
     assert model.config.model_type == "qwen3"
+
+
+def test_deterministic_kernels_are_asked_for_while_the_trainer_computes_and_change_nothing_on_a_cpu(ranks):
+    norms = []
+    for asked in ("false", "true"):
+        policy = Policy(load([f"--run.deterministic={asked}"]), ranks, len(TOK))
+        with policy.computing():
+            assert torch.are_deterministic_algorithms_enabled() == (asked == "true")
+            for batch in policy.gradient_steps([rollout([4, 5], [6, 7, 1])]):
+                policy.accumulate(policy.log_probs(batch)[0].sum())
+            norms.append((policy.step(1e-3), [p.detach().clone() for p in policy.model.parameters()]))
+        assert not torch.are_deterministic_algorithms_enabled(), "an engine may have no such kernel"
+    assert norms[0][0] == norms[1][0]
+    assert all(torch.equal(a, b) for a, b in zip(norms[0][1], norms[1][1], strict=True))

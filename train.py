@@ -173,7 +173,8 @@ def replay(config: Config) -> None:
     metrics = batch_metrics(generated, batch, carried, config)
     if policy is not None:
         lr = learning_rate(saved.number, config.optimizer, config.run.steps)
-        metrics |= update(policy, batch, lr, config).metrics(ranks) | {"optimizer/lr": lr}
+        with policy.computing():
+            metrics |= update(policy, batch, lr, config).metrics(ranks) | {"optimizer/lr": lr}
     changed = overridden(config)
     different = compare(saved, generated, metrics, config) if ranks.main else []
     if ranks.main and changed:

@@ -327,9 +327,14 @@ def replayed(arguments: list[str]) -> str | None:
     """The config of the run that `--replay RUN/stepN` names; None without that option."""
     for argument, following in zip(arguments, [*arguments[1:], ""], strict=False):
         if argument == "--replay" or argument.startswith("--replay="):
-            path = Path(argument.partition("=")[2] or following).expanduser()
-            return str((path.parents[1] if path.parent.name == "batches" else path.parent) / "config.yaml")
+            return str(run_of(argument.partition("=")[2] or following) / "config.yaml")
     return None
+
+
+def run_of(step: str) -> Path:
+    """The run folder of RUN/stepN or RUN/batches/stepN."""
+    path = Path(step).expanduser()
+    return path.parents[1] if path.parent.name == "batches" else path.parent
 
 
 def option_kind(key: str) -> Any:

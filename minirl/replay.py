@@ -21,7 +21,7 @@ import numpy as np
 
 from minirl import shards
 from minirl.checkpoint import MANIFEST, State, damage, name_of
-from minirl.config import Config, ConfigError, differences, load
+from minirl.config import Config, ConfigError, differences, load, run_of
 from minirl.data import Order
 from minirl.distributed import Ranks
 from minirl.policy import Policy
@@ -113,19 +113,13 @@ class Step:
         raise ConfigError(f"{path} has no step {self.number} to compare with")
 
 
-def run_of(replay: str) -> tuple[Path, int]:
-    """(run folder, step) that RUN/stepN or RUN/batches/stepN names. ConfigError when it names no such thing."""
-    path = Path(replay).expanduser()
-    number = re.fullmatch(r"step(\d+)", path.name)
-    run = path.parents[1] if path.parent.name == "batches" else path.parent
-    if number is None or not (run / "config.yaml").is_file():
-        raise ConfigError(f"--replay takes a step of a run folder, such as runs/mine/step12, not {replay!r}")
-    return run, int(number[1])
-
-
 def read_step(config: Config) -> Step:
     """The saved step that the config names. ConfigError when it is not there or damaged."""
-    run, number = run_of(config.replay or "")
+    name = config.replay or ""
+    run, digits = run_of(name), re.fullmatch(r"step(\d+)", Path(name).name)
+    if digits is None:
+        raise ConfigError(f"--replay takes a step of a run folder, such as runs/mine/step12, not {name!r}")
+    number = int(digits[1])
     folder = run / "batches" / name_of(number)
     if not folder.is_dir():
         there = ", ".join(str(step) for step, _ in reversed(saved_steps(run))) or "none"
@@ -247,5 +241,5 @@ def same(a: float, b: float, tolerance: float) -> bool:
 
 def overridden(config: Config) -> list[str]:
     """What the options of a replay change of its run, as "key: old -> new"."""
-    run, _ = run_of(config.replay or "")
-    return [text for kind in differences(load([str(run / "config.yaml")]), config) for text in kind]
+    old = load([str(run_of(config.replay or "") / "config.yaml")])
+    return [text for kind in differences(old, config) for text in kind]

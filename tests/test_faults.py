@@ -351,6 +351,18 @@ def test_a_full_disk_and_a_log_on_it_and_one_that_is_read_only(small_disk, capsy
     assert "Read-only file system" in capsys.readouterr().err
 
 
+def test_a_console_that_cannot_be_written_is_left_for_stderr():
+    code = "from minirl.report import say; [say(f'line {i}') for i in range(3)]"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, env=environment,
+                              timeout=100, check=False)  # fmt: skip
+    assert done.returncode == 0
+    assert done.stderr.count("stdout cannot be written") == 1
+    assert "line 1" in done.stderr
+    assert "line 2" in done.stderr
+
+
 def test_a_clock_that_goes_backwards_gives_no_negative_times(tmp_path, monkeypatch):
     now = itertools.count(time.time(), -3600.0)
     monkeypatch.setattr(time, "time", lambda: next(now))

@@ -3,6 +3,7 @@
     accelerate launch train.py                                    # the embedded model on this machine, minutes
     accelerate launch train.py configs/NAME.yaml --algorithm.estimator=grpo+edas --run-dir runs/mine   # again: goes on
     torchrun --nproc_per_node 2 train.py                          # two ranks on a CPU
+    python train.py --replay runs/mine/step12                     # one saved step again, beside its numbers
     python train.py --help                                        # every option
 
 Every rank holds the whole batch of rollouts; ranks differ in the prompts they sample and the micro-batches they compute.
@@ -12,7 +13,6 @@ import os
 import sys
 import time
 from math import ceil
-from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin on a shared machine cost up to 46x
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -32,7 +32,8 @@ from minirl.distributed import Ranks, is_main_process
 from minirl.evaluation.held_out import evaluate
 from minirl.metrics import UpdateStats, batch_metrics
 from minirl.policy import Policy, check_context, learning_rate, load_tokenizer, model_config, model_plan
-from minirl.report import Reporter, check_gap, finished, run_folder, say, warn
+from minirl.replay import Batches, RecordedEngine, RecordedOrder, compare, overridden, policy_before, read_step, recall
+from minirl.report import Reporter, check_gap, check_signal, finished, run_folder, say, warn
 from minirl.rollout import Rollout, Sampling, build_engine
 from minirl.rollout.sampler import Sampler, as_group
 from minirl.stop import Stop
@@ -90,16 +91,14 @@ def train(config: Config) -> None:
         order = Order(len(prompts), config.run.seed, state.position)
         reporter = Reporter(folder, config.run.steps, config.algorithm.epochs)
         reporter.go_on(state.step, state.evaluations, state.metrics_bytes)
+        batches = Batches(folder, config.run.save_batches)
+        batches.forget_after(state.step)
 
         if not state.evaluations:
             reporter.evaluation(0, evaluate(sampler, test[: config.eval.problems], config.eval))
         step, surplus, stopped = state.step, state.surplus, False
-
-        def over() -> bool:
-            passes = order.position / len(prompts)
-            return step >= config.run.steps or (config.run.epochs is not None and passes >= config.run.epochs)
-
-        while not over() and not stopped:
+        policy.nonfinite = state.nonfinite
+        while not over(step, order, config) and not stopped:
             step += 1
             begin = time.perf_counter()
             sampler.take_seconds()  # those of an evaluation are not this step's
@@ -109,13 +108,12 @@ def train(config: Config) -> None:
             sampled = time.perf_counter()
             # 2. Advantages, a whole group at a time.
             score_old_policy(policy, batch, strategy, config)
-            for group in batch:
-                for rollout, advantage in zip(group, advantages_of(strategy, group), strict=True):
-                    rollout.advantages = advantage
+            give_advantages(strategy, batch)
             scored = time.perf_counter()
             # 3. Update.
             lr = learning_rate(step, config.optimizer, config.run.steps)
-            stats = update(policy, batch, lr, config)
+            with policy.computing():
+                stats = update(policy, batch, lr, config)
             updated = time.perf_counter()
             # 4. New weights to the engine.
             engine.sync(policy)
@@ -123,20 +121,26 @@ def train(config: Config) -> None:
             done = time.perf_counter()
             seconds = sampler.take_seconds() | {"old": scored - sampled, "update": updated - scored}
             seconds |= {"sync": done - updated, "step": done - begin}
-            carried = [] if over() else surplus  # at the end they are waste
+            carried = [] if over(step, order, config) else surplus  # at the end they are waste
             metrics = batch_metrics(generated, batch, carried, config) | stats.metrics(ranks) | {"optimizer/lr": lr}
             reporter.step(step, metrics | checkpoints.take_costs(), seconds, (batch or generated)[: config.run.save_rollouts])
             if ranks.main:
                 warn(step, metrics, config)
+            batches.after_step(state, generated)
             check_gap(metrics, config.rollout)
-            if config.eval.every and step % config.eval.every == 0 and not over():
+            if policy.nonfinite >= config.optimizer.max_nonfinite:
+                give_up(policy, batches, checkpoints, state, generated)
+            empty = 0 if any(has_signal(as_group(group)) for group in batch) else state.empty + 1
+            check_signal(empty, metrics, config.rollout.max_empty_steps)
+            if config.eval.every and step % config.eval.every == 0 and not over(step, order, config):
                 during = test[: config.eval.during_problems]
                 reporter.evaluation(step, evaluate(sampler, during, config.eval))
             # 6. Save where the run is, so that it can go on from here.
             stopped = stop.asked(ranks)
             evaluations, seconds_so_far = list(reporter.evaluations), time.perf_counter() - start
-            state = State(step, order.position, policy.version, evaluations, seconds_so_far, reporter.written(), surplus)
-            checkpoints.after_step(policy, state, now=stopped or over())
+            place = (step, order.position, policy.version, evaluations, seconds_so_far, reporter.written(), surplus)
+            state = State(*place, policy.nonfinite, empty)
+            checkpoints.after_step(policy, state, now=stopped or over(step, order, config))
         if not stopped:
             reporter.evaluation(step, evaluate(sampler, test[: config.eval.problems], config.eval))
         checkpoints.settle()
@@ -146,6 +150,58 @@ def train(config: Config) -> None:
         policy.export(folder / "model" if folder else None, tokenizer)
         reporter.finish(config, time.perf_counter() - start)
     ranks.close()
+
+
+def replay(config: Config) -> None:
+    """One saved step of a run again, from its responses on, beside the numbers it had then. RunError when they differ."""
+    saved = read_step(config)
+    problems, _, _ = load_problems(config.data)
+    tokenizer = load_tokenizer(config.model)
+    prompts = encode_prompts(problems, tokenizer, config.data, [], "training")
+    v, strategy = config.verifier, config.build_strategy()
+    with VerifierPool(*v.pool(), v.workers, v.timeout) as pool:
+        ranks = Ranks(config.model.dtype)
+        policy = policy_before(saved, config, ranks, len(tokenizer))
+        sampler = Sampler(RecordedEngine(saved, config.run.seed), tokenizer, pool, ranks, config.run.seed, config.rollout.stop)
+        order = RecordedOrder(len(prompts), config.run.seed, saved)
+        batch, surplus, generated = fill_batch(sampler, prompts, order, saved.before.surplus, saved.before.version, config)
+    carried = [] if over(saved.number, order, config) else surplus
+    if policy is not None:
+        score_old_policy(policy, batch, strategy, config)
+    else:
+        recall(saved, batch)
+    give_advantages(strategy, batch)
+    metrics = batch_metrics(generated, batch, carried, config)
+    if policy is not None:
+        lr = learning_rate(saved.number, config.optimizer, config.run.steps)
+        with policy.computing():
+            metrics |= update(policy, batch, lr, config).metrics(ranks) | {"optimizer/lr": lr}
+    changed = overridden(config)
+    different = compare(saved, generated, metrics, config) if ranks.main else []
+    if ranks.main and changed:
+        say(f"with {'; '.join(changed)}")
+    if ranks.gather([different])[0] and not changed:
+        raise RunError(f"step {saved.number} of {saved.run} does not come out again: {', '.join(different)}")
+    ranks.close()
+
+
+def over(step: int, order: Order, config: Config) -> bool:
+    """Whether a run is done after `step`: all its steps, or all its passes over the data."""
+    passes = order.position / order.size
+    return step >= config.run.steps or (config.run.epochs is not None and passes >= config.run.epochs)
+
+
+def give_up(policy: Policy, batches: Batches, checkpoints: Checkpoints, before: State, generated: Groups) -> None:
+    """Ends a run whose optimizer steps keep failing; keeps its last batch, and the weights where they are those before it."""
+    batches.save(before, generated)
+    if policy.version == before.version:
+        checkpoints.save(policy, before)
+        checkpoints.settle()
+    step = f"{checkpoints.root.parent}/step{before.step + 1}"
+    raise RunError(
+        f"loss or gradient was not finite in {policy.nonfinite} optimizer steps in a row, all of them skipped; look at the "
+        f"last batch with train.py --replay {step}, then start another run with a lower optimizer.lr or optimizer.max_grad_norm"
+    )
 
 
 def fill_batch(
@@ -187,12 +243,15 @@ def fill_batch(
     return kept[: r.prompts], fresh[: r.prompts // 2] if r.carry_over else [], generated
 
 
-def advantages_of(strategy: Strategy, group: list[Rollout]) -> Any:
-    """One advantage a rollout of `group`. RunError when the estimator is not made for these rewards."""
-    try:
-        return strategy(as_group(group))
-    except ValueError as error:
-        raise RunError(str(error)) from error
+def give_advantages(strategy: Strategy, batch: Groups) -> None:
+    """Gives each rollout its advantage, a whole group at a time. RunError when the estimator is not made for these rewards."""
+    for group in batch:
+        try:
+            advantages = strategy(as_group(group))
+        except ValueError as error:
+            raise RunError(str(error)) from error
+        for rollout, advantage in zip(group, advantages, strict=True):
+            rollout.advantages = advantage
 
 
 def score_old_policy(policy: Policy, batch: Groups, strategy: Strategy, config: Config) -> None:
@@ -203,8 +262,9 @@ def score_old_policy(policy: Policy, batch: Groups, strategy: Strategy, config: 
     a = config.algorithm
     redundant = a.epochs == 1 and a.correction == "none" and not strategy.needs_entropy and not config.rollout.carry_over
     later = len(batch) if a.old_log_probs == "sampler" else a.mini_batch_prompts if redundant else 0
-    policy.score([r for group in batch[:later] for r in group], old=False)
-    policy.score([r for group in batch[later:] for r in group], old=True, entropy=strategy.needs_entropy)
+    with policy.computing():
+        policy.score([r for group in batch[:later] for r in group], old=False)
+        policy.score([r for group in batch[later:] for r in group], old=True, entropy=strategy.needs_entropy)
     if a.old_log_probs == "sampler":
         for rollout in (r for group in batch for r in group):
             rollout.old_log_probs = rollout.sample.log_probs
@@ -248,14 +308,16 @@ def update(policy: Policy, batch: Groups, lr: float, config: Config) -> UpdateSt
                 token_loss = token_loss + a.kl_coefficient * reference_kl
             policy.accumulate((weight * token_loss).sum())
             stats.add(weight > 0, fresh, logps, old_logps, sampler_logps, entropy, surrogate, importance, reference_kl)
-        stats.grad_norms.append(policy.step(lr))
+        stats.end(policy.step(lr))
+        if policy.nonfinite >= config.optimizer.max_nonfinite:
+            break
     return stats
 
 
 def main(config: Config) -> int:
     """The exit code of a run: 0 finished, 2 bad input, 1 a run that could not go on."""
     try:
-        train(config)
+        replay(config) if config.replay else train(config)
     except (ConfigError, VerifierError, RunError) as error:
         print(f"train.py: {error}", file=sys.stderr)
         return 1 if isinstance(error, RunError) else 2

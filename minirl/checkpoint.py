@@ -41,7 +41,8 @@ COSTS = ("checkpoint/seconds", "checkpoint/bytes")
 @dataclass
 class State:
     """A run between two steps. step: the last one done; position: prompts drawn; version: of the policy; evaluations: (step,
-    result) of each; seconds: of all its processes; metrics_bytes: length of metrics.jsonl; surplus: groups carried over."""
+    result) of each; seconds: of all its processes; metrics_bytes: length of metrics.jsonl; surplus: groups carried over;
+    nonfinite, empty: optimizer steps and batches in a row, up to here, that taught nothing."""
 
     step: int = 0
     position: int = 0
@@ -50,6 +51,8 @@ class State:
     seconds: float = 0.0
     metrics_bytes: int = 0
     surplus: list[list[Rollout]] = field(default_factory=list)
+    nonfinite: int = 0
+    empty: int = 0
 
     @property
     def best(self) -> int | None:

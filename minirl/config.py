@@ -26,15 +26,18 @@ EMBEDDED = "embedded"
 AGGREGATIONS = ("token-mean", "sequence-mean", "constant")
 KL_ESTIMATORS = ("k1", "k2", "k3")
 CORRECTIONS = ("none", "truncate", "mask")
+MODES = ("dry_run", "replay")  # what to do instead of a run: no options of one
 SHORT = {"run-dir": "run.dir", "resume": "run.resume", "stop-after": "run.stop_after"}
 # What may change when a run goes on. Data, tokenizer and model are recognised by their content, not by their paths.
 MAY_CHANGE = (
     "run.dir", "run.resume", "run.steps", "run.epochs", "run.save_", "run.keep", "run.on_save_error", "run.stop_after", "plan.",
     "eval.every", "verifier.workers", "rollout.gap_", "model.path", "model.revision", "data.train", "data.test",
+    "rollout.max_empty_steps", "optimizer.max_nonfinite",
 )  # fmt: skip
 # These too, but sums are then taken in another order.
 ROUNDING = (
-    "optimizer.micro_batch_tokens", "model.gradient_checkpointing", "model.attention", "rollout.max_sequences", "rollout.vllm."
+    "optimizer.micro_batch_tokens", "model.gradient_checkpointing", "model.attention", "rollout.max_sequences", "rollout.vllm.",
+    "run.deterministic",
 )  # fmt: skip
 
 
@@ -148,6 +151,9 @@ class RolloutConfig:
     when_exhausted: str = option(
         "smaller", "then: train on the smaller batch, or end the run with an error", choices=("smaller", "error")
     )
+    max_empty_steps: int = option(
+        25, "end the run after so many batches in a row in which no group has rewards that differ; 0: never", minimum=0
+    )
     gap_warn: float = option(0.05, "warn when sampler and trainer log-probs differ by more on average, nats", minimum=0)
     gap_stop: float = option(0.5, "end the run when they do", minimum=0)
     vllm: VllmConfig = field(default_factory=VllmConfig)
@@ -199,6 +205,9 @@ class OptimizerConfig:
         choices=("constant", "linear", "cosine"),
     )
     warmup_steps: int = option(10, "steps of linear warm-up, in run.steps", minimum=0)
+    max_nonfinite: int = option(
+        10, "end the run after so many steps in a row whose loss or gradient was not finite; each of them is skipped", minimum=1
+    )
     micro_batch_tokens: int = option(
         16384, "tokens of one forward and backward pass, a rank; where rows are padded, padding included", minimum=1
     )
@@ -226,11 +235,17 @@ class RunConfig:
         "there; --resume is the same",
     )
     seed: int = option(0, "the one seed that every random choice flows from", minimum=0)
+    deterministic: bool = option(False, "only kernels that give the same bits each time: slower on a GPU (docs/determinism.md)")
     steps: int = option(250, "rollout batches", minimum=1)
     epochs: float | None = option(None, "end earlier, after so many passes over the data", minimum=0)
     save_rollouts: int = option(2, "groups of each step written to rollouts/ for reading", minimum=0)
     save_every: int = option(10, "steps between checkpoints; 0: only at the end, when stopped, and of the best", minimum=0)
     keep: int = option(2, "newest checkpoints kept, besides the best by held-out pass@1 during the run", minimum=1)
+    save_batches: int = option(
+        2,
+        "newest whole batches kept for --replay, besides those right after a checkpoint; 0: only one that ended the run",
+        minimum=0,
+    )
     save_in_background: bool = option(False, "write a checkpoint while the next batch is sampled; takes host memory for a copy")
     on_save_error: str = option("continue", "when a checkpoint cannot be written", choices=("continue", "stop"))
     stop_after: str | None = option(
@@ -265,6 +280,7 @@ class Config:
     run: RunConfig = field(default_factory=RunConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
     dry_run: bool = False
+    replay: str | None = None
 
     def build_strategy(self) -> advantages.Strategy:
         """The advantage estimator that `algorithm.estimator` names, with the options of `strategy`."""
@@ -278,6 +294,9 @@ def load(argv: list[str]) -> Config:
     """The config that `[CONFIG.yaml] [--section.key=value ...] [--run-dir DIR] [--dry-run]` describes, resolved and checked."""
     tree: dict[str, Any] = {}
     arguments = list(argv)
+    if replay := replayed(arguments):
+        # The run's own config, unless another one is named.
+        arguments = arguments if arguments[:1] and not arguments[0].startswith("--") else [replay, *arguments]
     if arguments and not arguments[0].startswith("--"):
         tree = read_yaml(Path(arguments.pop(0)))
     while arguments:
@@ -295,6 +314,9 @@ def load(argv: list[str]) -> Config:
             if not arguments:
                 raise ConfigError(f"option {argument!r} has no value: write {argument}=VALUE")
             value = arguments.pop(0)
+        if key == "replay":
+            tree["replay"] = value
+            continue
         key = SHORT.get(key.replace("_", "-"), key)
         node = tree
         *sections, leaf = key.split(".")
@@ -306,6 +328,20 @@ def load(argv: list[str]) -> Config:
     config = resolve(fill(Config, tree, ""))
     check(config)
     return config
+
+
+def replayed(arguments: list[str]) -> str | None:
+    """The config of the run that `--replay RUN/stepN` names; None without that option."""
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=False):
+        if argument == "--replay" or argument.startswith("--replay="):
+            return str(run_of(argument.partition("=")[2] or following) / "config.yaml")
+    return None
+
+
+def run_of(step: str) -> Path:
+    """The run folder of RUN/stepN or RUN/batches/stepN."""
+    path = Path(step).expanduser()
+    return path.parents[1] if path.parent.name == "batches" else path.parent
 
 
 def option_kind(key: str) -> Any:
@@ -359,8 +395,8 @@ def fill(cls: Any, tree: Any, path: str) -> Any:
     if not isinstance(tree, dict):
         raise ConfigError(f"{path.rstrip('.')} is a section with keys of its own, not {tree!r}")
     hints = typing.get_type_hints(cls)
-    known = {f.name: f for f in fields(cls) if f.name not in ("base", "dry_run")}
-    dry_run = {"dry_run": tree.pop("dry_run")} if cls is Config and "dry_run" in tree else {}
+    known = {f.name: f for f in fields(cls) if f.name not in ("base", *MODES)}
+    modes = {name: tree.pop(name) for name in MODES if cls is Config and name in tree}
     values = {}
     for key, value in tree.items():
         if key not in known:
@@ -370,7 +406,7 @@ def fill(cls: Any, tree: Any, path: str) -> Any:
             kind = StrategyConfig
         values[key] = fill(kind, value, f"{path}{key}.") if is_dataclass(kind) else coerce(value, kind, f"{path}{key}")
     try:
-        return cls(**values, **dry_run)
+        return cls(**values, **modes)
     except ValueError as error:  # a strategy's own check
         raise ConfigError(str(error)) from None
 
@@ -575,10 +611,11 @@ def help_text() -> str:
     """Every option with its default and meaning."""
     lines = [
         "usage: train.py [CONFIG.yaml] [--section.key=value ...] [--run-dir DIR] [--resume auto|never|PATH]",
-        "                [--stop-after TIME] [--dry-run]",
+        "                [--stop-after TIME] [--dry-run] [--replay RUN/stepN]",
         "",
         "With no argument it trains the embedded model on the embedded task. --dry-run loads no weights and prints the plan:",
-        "sizes, steps, memory. Options, with their defaults:",
+        "sizes, steps, memory. --replay takes a saved step of a run again without sampling and compares its numbers. Options,",
+        "with their defaults:",
     ]
     section = ""
     for key, default, about in every_option():

@@ -3,8 +3,10 @@
 Every problem is turned into token ids once, here; nothing is re-tokenised later. Train and test never share a prompt.
 """
 
+import codecs
 import hashlib
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -79,8 +81,8 @@ def unreadable_answers(problems: Sequence[Problem], what: str) -> list[str]:
     return [f"{len(found)} of {len(problems)} {what} problems have a gold answer that only the same text will match: {shown}"]
 
 
-def read_rows(source: str, subset: str | None, split: str, revision: str | None = None) -> list[dict[str, Any]]:
-    """The rows of a .jsonl or .parquet file, or of a Hub data set."""
+def read_rows(source: str, subset: str | None, split: str, revision: str | None = None) -> Sequence[dict[str, Any] | None]:
+    """The rows of a .jsonl or .parquet file, or of a Hub data set; None for an empty line."""
     path = Path(source)
     if path.suffix in (".jsonl", ".parquet"):
         if not path.is_file():
@@ -90,7 +92,7 @@ def read_rows(source: str, subset: str | None, split: str, revision: str | None 
 
             try:
                 return pyarrow.parquet.read_table(path).to_pylist()
-            except (OSError, pyarrow.ArrowException) as error:
+            except (OSError, pyarrow.ArrowException, UnicodeDecodeError) as error:
                 raise ConfigError(f"{source} is not a readable parquet file: {error}") from None
         return read_jsonl(path)
     from datasets import load_dataset
@@ -104,29 +106,40 @@ def read_rows(source: str, subset: str | None, split: str, revision: str | None 
         ) from None
 
 
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """The objects of a JSONL file; a line that is not one is named."""
-    rows = []
+def read_jsonl(path: Path) -> list[dict[str, Any] | None]:
+    """The objects of a JSONL file, None for an empty line; a line that is not one is named."""
+    rows: list[dict[str, Any] | None] = []
     try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if not line.strip():
-                    continue
-                try:
-                    row = json.loads(line)
-                except json.JSONDecodeError as error:
-                    raise ConfigError(f"{path}, line {number} is not JSON ({error.msg}): mend or remove it") from None
-                if not isinstance(row, dict):
-                    raise ConfigError(f"{path}, line {number} is a JSON {type(row).__name__}, not an object")
-                rows.append(row)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from None
+        lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n")
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            rows.append(None)
+            continue
+        try:
+            row = json.loads(line.decode("utf-8"), object_pairs_hook=once)
+        except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+            cut = number == len(lines) and ": the file seems to be cut off there"
+            raise ConfigError(f"{path}, line {number} is not JSON ({error}){cut or ''}: mend or remove it") from None
+        if not isinstance(row, dict):
+            raise ConfigError(f"{path}, line {number} is a JSON {type(row).__name__}, not an object")
+        rows.append(row)
     return rows
 
 
-def rows_to_problems(rows: list[dict[str, Any]], config: DataConfig, source: str) -> list[Problem]:
-    """Problems of data rows, by the config's column mapping."""
-    if not rows:
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; ValueError when a key stands in it twice, of which one would be lost."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for i, (key, _) in enumerate(pairs) if key in dict(pairs[:i]))
+        raise ValueError(f"key {twice!r} stands in it twice")
+    return found
+
+
+def rows_to_problems(rows: Sequence[dict[str, Any] | None], config: DataConfig, source: str) -> list[Problem]:
+    """Problems of data rows, by the config's column mapping. Rows are counted from 1, empty lines included."""
+    if not any(rows):
         raise ConfigError(f"{source} has no rows")
     facts_of = {column.split("=")[0]: column.split("=")[-1] for column in config.fact_columns}
     columns = [config.prompt_column, *([config.answer_column] if config.answer_column else []), *facts_of.values()]
@@ -136,6 +149,8 @@ def rows_to_problems(rows: list[dict[str, Any]], config: DataConfig, source: str
         raise ConfigError(f"data.answer_pattern {config.answer_pattern!r} is not a regular expression: {error}") from None
     problems = []
     for number, row in enumerate(rows, 1):
+        if row is None:
+            continue
         for column in columns:
             if cell(row, column) is None:
                 if column in row:
@@ -172,13 +187,21 @@ def said(prompt: Any) -> Any:
 
 
 def text_of(value: Any, column: str, source: str, row: int) -> str:
-    """A text or a number as text; ConfigError for anything else."""
+    """A text or a number as text; ConfigError for anything else, and for characters that are no text."""
     if not isinstance(value, str | int | float):
         raise ConfigError(
             f"{source}, row {row}: column {column!r} holds a {type(value).__name__}, not a text: name the part that is one, "
             f"as in {column}.key"
         )
-    return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{source}, row {row}: column {column!r} holds {value}, which is no number: mend or remove the row")
+    text = str(value)
+    if odd := re.search("[\0\ud800-\udfff]", text):
+        raise ConfigError(
+            f"{source}, row {row}: column {column!r} has the character {odd[0]!r} at place {odd.start() + 1}, not text: "
+            "mend or remove the row"
+        )
+    return text
 
 
 def distinct(problems: list[Problem], notes: list[str]) -> list[Problem]:

@@ -73,6 +73,8 @@ class UpdateStats:
     gap_max: float = 0.0
     grad_norms: list[float] = field(default_factory=list)
     skipped: int = 0
+    nonfinite: int = 0
+    open: dict[str, float] = field(default_factory=lambda: dict.fromkeys((*SUMS, "gap_max"), 0.0))  # of the step in work
 
     def add(
         self, counted: Tensor, fresh: Tensor, logps: Tensor, old_logps: Tensor, sampler_logps: Tensor, entropy: Tensor,
@@ -91,12 +93,23 @@ class UpdateStats:
             "importance": importance,
         }
         for key, value in values.items():
-            self.sums[key] += float(value[counted].sum())
+            self.open[key] += float(value[counted].sum())
         if not self.grad_norms:  # the weights are still those that sampled
             gap = (logps - sampler_logps).abs()[counted & fresh]
-            self.sums["gap"] += float(gap.sum())
-            self.sums["gap_tokens"] += len(gap)
-            self.gap_max = max(self.gap_max, float(gap.max()) if len(gap) else 0.0)
+            self.open["gap"] += float(gap.sum())
+            self.open["gap_tokens"] += len(gap)
+            self.open["gap_max"] = max(self.open["gap_max"], float(gap.max()) if len(gap) else 0.0)
+
+    def end(self, norm: float) -> None:
+        """An optimizer step with this gradient norm is over. One that is not finite was skipped: its tokens count nowhere."""
+        done, self.open = self.open, dict.fromkeys(self.open, 0.0)
+        if not np.isfinite(norm):
+            self.nonfinite += 1
+            return
+        self.grad_norms.append(norm)
+        self.gap_max = max(self.gap_max, done.pop("gap_max"))
+        for key, value in done.items():
+            self.sums[key] += value
 
     def metrics(self, ranks: Ranks) -> dict[str, float]:
         """Means over all tokens of all ranks. policy/gap_*: |trainer - sampler| log-prob, nats, before the first step."""
@@ -110,4 +123,5 @@ class UpdateStats:
             "optimizer/grad_norm": mean(self.grad_norms),
             "optimizer/steps": float(len(self.grad_norms)),
             "optimizer/skipped": float(self.skipped),
+            "optimizer/nonfinite": float(self.nonfinite),
         }

@@ -2,6 +2,8 @@
 the code asks which."""
 
 import contextlib
+import os
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import cos, pi
@@ -103,10 +105,17 @@ class Policy:
         """vocabulary: ids below it belong to the tokenizer; the model's further rows are padding and get no probability."""
         self.config, self.ranks = config, ranks
         self.version = 0  # optimizer steps so far
+        self.nonfinite = 0  # optimizer steps in a row that were skipped because their gradient was not finite
+        self.micro: MicroBatch | None = None  # the one in work, for the message when memory does not suffice
         if ranks.zero is None and config.model.dtype == "bfloat16":
             self.autocast = lambda: torch.autocast(ranks.device.type, dtype=torch.bfloat16)
         else:
             self.autocast = contextlib.nullcontext  # type: ignore[assignment]  # DeepSpeed holds bfloat16 copies itself
+        if config.run.deterministic:
+            os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # read at the first matrix product
+            os.environ["FLASH_ATTENTION_DETERMINISTIC"] = "1"  # read by transformers
+            torch.backends.cudnn.deterministic = True
+            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # no one reads it
         self.model = load_model(config.model)
         self.vocabulary = vocabulary = min(vocabulary, self.model.config.vocab_size)
         if config.model.gradient_checkpointing:
@@ -160,7 +169,8 @@ class Policy:
         else:
             shares = padded_micro_batches([p + n for p, n in zip(prompts, lengths, strict=True)], budget, self.ranks.size)
         for indices in shares[self.ranks.rank]:
-            yield self.micro_batch(rollouts, indices)
+            self.micro = self.micro_batch(rollouts, indices)
+            yield self.micro
 
     def micro_batch(self, rollouts: Sequence[Rollout], indices: list[int]) -> MicroBatch:
         """The rollouts at `indices`, packed where the model can be."""
@@ -207,7 +217,9 @@ class Policy:
 
     def accumulate(self, loss: Tensor) -> None:
         """Adds the gradient of a micro-batch's share of the mini-batch loss (a sum over tokens that are already weighted)."""
-        loss = loss * self.ranks.size  # DDP and ZeRO average over ranks; the weights want the sum
+        # DDP and ZeRO average over ranks; the weights want the sum. A loss that is not finite makes every gradient NaN, so that
+        # all ranks learn of it where they exchange gradients, and skip the step together.
+        loss = loss * torch.where(loss.detach().isfinite(), float(self.ranks.size), torch.nan)
         if self.ranks.zero is None:
             loss.backward()
         else:
@@ -219,7 +231,7 @@ class Policy:
         self.head.train()
         batches = list(self.micro_batches(rollouts))
         for i, batch in enumerate(batches):
-            last = i + 1 == len(batches)
+            self.micro, last = batch, i + 1 == len(batches)
             if self.ranks.zero is not None:
                 self.head.set_gradient_accumulation_boundary(last)
             quiet = isinstance(self.head, torch.nn.parallel.DistributedDataParallel) and not last
@@ -227,25 +239,70 @@ class Policy:
                 yield batch
 
     def step(self, lr: float) -> float:
-        """One optimizer step on the accumulated gradient; returns its norm before clipping. Raises RunError when the
-        gradient is not finite (the weights are then untouched, but for ZeRO, which finds out afterwards)."""
+        """One optimizer step on the accumulated gradient; returns its norm before clipping.
+
+        A norm that is not finite, which it then is on every rank, means that the step was skipped: weights, optimizer state and
+        version are what they were, the gradient is gone, and `nonfinite` counts it.
+        """
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         if self.ranks.zero is None:
             norm = float(torch.nn.utils.clip_grad_norm_(self.head.parameters(), self.config.optimizer.max_grad_norm))
-        else:
-            plain = [p.grad for p in self.head.parameters() if p.grad is not None] if self.ranks.zero == 0 else []
-            norm = float(torch.nn.utils.get_total_norm(plain))  # ZeRO-0 in float32 clips without telling the norm
-            self.head.step()
-            if self.ranks.zero:
-                norm = float(self.head.get_global_grad_norm())
-        if not np.isfinite(norm):
-            raise RunError(f"the gradient norm is {norm} at optimizer step {self.version + 1}: lower optimizer.lr")
-        if self.ranks.zero is None:
-            self.optimizer.step()
+            if np.isfinite(norm):
+                self.optimizer.step()
             self.optimizer.zero_grad()
-        self.version += 1
+        else:
+            norm = self._zero_step()
+        self.nonfinite = 0 if np.isfinite(norm) else self.nonfinite + 1
+        self.version += bool(np.isfinite(norm))
         return norm
+
+    def _zero_step(self) -> float:
+        """`step` under DeepSpeed, which looks for a gradient that is not finite in all cases but ZeRO-0 in float32."""
+        plain = [p.grad for p in self.head.parameters() if p.grad is not None] if self.ranks.zero == 0 else []
+        norm = float(torch.nn.utils.get_total_norm(plain))  # ZeRO-0 in float32 clips without telling the norm
+        if not np.isfinite(norm):
+            self.head.zero_grad()
+            return norm
+        self.head.step()
+        if self.ranks.zero:
+            norm = float(self.head.get_global_grad_norm())
+        if not np.isfinite(norm) and not self.head.optimizer.overflow:
+            raise RunError(
+                f"the gradient norm is {norm} at optimizer step {self.version + 1} and DeepSpeed took the step: "
+                "the weights are spoilt; start the same command again to go on from the last checkpoint, with DeepSpeed 0.19.8"
+            )
+        return norm
+
+    @contextlib.contextmanager
+    def computing(self) -> Iterator[None]:
+        """Around work on micro-batches: kernels as `run.deterministic` asks, and running out of memory becomes a RunError that
+        says which size to try."""
+        # Only here: an engine in the same process may need kernels that have no deterministic form.
+        torch.use_deterministic_algorithms(self.config.run.deterministic)
+        try:
+            yield
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise RunError(self._too_large(error)) from error
+        finally:
+            torch.use_deterministic_algorithms(False)
+
+    def _too_large(self, error: Exception) -> str:
+        lengths = [len(r.prompt_ids) + r.length for r in self.micro.rollouts] if self.micro else []
+        rows, tokens = len(lengths), self.micro.inputs["input_ids"].numel() if self.micro else 0
+        budget = self.config.optimizer.micro_batch_tokens
+        text = (
+            f"out of memory in a micro-batch of {rows} sequences, {tokens} tokens as computed (optimizer.micro_batch_tokens="
+            f"{budget}): {' '.join(str(error).split())[:200]}; "
+        )
+        if rows > 1:
+            return f"{text}set optimizer.micro_batch_tokens={max(tokens // 2, max(lengths))} and start the same command again"
+        return (
+            f"{text}one sequence alone is too much: set model.gradient_checkpointing=true, lower rollout.max_response_tokens "
+            "or rollout.vllm.gpu_memory_utilization, or use more GPUs with ZeRO-3"
+        )
 
     def weights(self, bucket_bytes: int = BUCKET_BYTES) -> Iterator[list[tuple[str, Tensor]]]:
         """The whole weights by name, in buckets of about `bucket_bytes`; every rank must go through all of them.
@@ -280,8 +337,20 @@ class Policy:
             if folder is not None:
                 state.update((name, tensor.detach().cpu().clone()) for name, tensor in bucket)
         if folder is not None:
-            self.model.save_pretrained(folder, state_dict=state)
-            tokenizer.save_pretrained(folder)
+            temporary = folder.with_name(f"{folder.name}.tmp")
+            try:
+                self.model.save_pretrained(temporary, state_dict=state)
+                tokenizer.save_pretrained(temporary)
+                shutil.rmtree(folder, ignore_errors=True)  # of a run that has gone on
+                temporary.rename(folder)
+            except (OSError, SafetensorError) as error:
+                shutil.rmtree(temporary, ignore_errors=True)
+                raise RunError(f"cannot write {folder}: {error}; mend that and start the same command again") from error
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether torch or Python says that memory does not suffice, on a GPU or on a CPU."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
 
 
 def learning_rate(step: int, config: OptimizerConfig, steps: int) -> float:

@@ -1,7 +1,9 @@
 """The run folder: config.yaml, metrics.jsonl, rollouts/, model/, summary.json, report.md and curves.png; and the console."""
 
 import fcntl
+import io
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,9 +23,16 @@ from minirl.verify import VerifierError
 
 
 def say(message: str) -> None:
-    """One line on the console that does not break a progress bar."""
-    tqdm.write(message, file=sys.stdout)
-    sys.stdout.flush()
+    """One line on the console that does not break a progress bar.
+
+    Where stdout cannot be written (a log on a full disk) it goes on as stderr: the console is not the record of a run.
+    """
+    try:
+        tqdm.write(message, file=sys.stdout)
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(2, 1)
+        tqdm.write(f"warning: stdout cannot be written ({error}): the run goes on and speaks on stderr", file=sys.stderr)
 
 
 def folder_of(config: Config) -> Path | None:
@@ -108,18 +117,48 @@ def run_folder(config: Config) -> Iterator[Path | None]:
         try:
             yield folder
         except (ConfigError, VerifierError):
+            metrics = folder / "metrics.jsonl"
             if old:
                 replace_file(folder / "config.yaml", before)
-            else:
+            elif not (metrics.exists() and metrics.stat().st_size):
                 shutil.rmtree(folder)
             raise
 
 
-def replace_file(path: Path, text: str) -> None:
+def replace_file(path: Path, content: str | bytes) -> None:
     """Writes a file that is either the old one or the whole new one, whenever this process is killed."""
     temporary = path.with_name(f"{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    try:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def must_write(path: Path) -> Iterator[None]:
+    """Around writing what a run cannot do without: when that fails, RunError with what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"cannot write {path}: {error.strerror or error}; mend that and start the same command again: the run goes on from "
+            "its last checkpoint"
+        ) from error
+
+
+def append_line(path: Path, line: str) -> None:
+    """Appends a whole line or nothing. RunError when it cannot be written."""
+    # Without a buffer, which would write its rest when the file is closed.
+    with must_write(path), path.open("ab", buffering=0) as file:
+        length, left = file.tell(), f"{line}\n".encode()
+        try:
+            while left:
+                left = left[file.write(left) :]
+        except OSError:
+            file.truncate(length)
+            raise
 
 
 class Reporter:
@@ -127,7 +166,6 @@ class Reporter:
 
     def __init__(self, folder: Path | None, steps: int, epochs: int = 1) -> None:
         self.folder, self.steps, self.epochs = folder, steps, epochs
-        self.history: list[dict[str, float]] = []
         self.evaluations: list[tuple[int, dict[str, float]]] = []
         self.bar = tqdm(total=steps, unit="step", disable=folder is None or not sys.stderr.isatty(), leave=False)
 
@@ -140,10 +178,8 @@ class Reporter:
         self.bar.update(step)
         if self.folder is None:
             return
-        with (self.folder / "metrics.jsonl").open("a+b") as file:
+        with must_write(self.folder / "metrics.jsonl"), (self.folder / "metrics.jsonl").open("ab") as file:
             file.truncate(length)
-            file.seek(0)
-            self.history = [json.loads(line) for line in file]
         for rollouts in (self.folder / "rollouts").glob("step*.jsonl"):
             if int(rollouts.stem[4:]) > step:
                 rollouts.unlink()
@@ -162,20 +198,20 @@ class Reporter:
             metrics
             | {f"time/{key}": value for key, value in seconds.items()}
             | {
-                "speed/tokens": metrics["sampling/tokens"] / seconds["step"],
+                "speed/tokens": metrics["sampling/tokens"] / max(seconds["step"], 1e-9),
                 "speed/sample": metrics["sampling/tokens"] / max(seconds["sample"], 1e-9),
                 "speed/update": metrics["sampling/trained_tokens"] * self.epochs / max(seconds["update"], 1e-9),
             }
         )
-        self.history.append({"step": step, **metrics})
         if self.folder is None:
             return
-        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, **metrics}) + "\n")
+        append_line(self.folder / "metrics.jsonl", json.dumps({"step": step, **metrics}))
         if groups:
-            with (self.folder / "rollouts" / f"step{step:06d}.jsonl").open("w", encoding="utf-8") as file:
-                for rollout in (r for g in groups for r in g):
-                    file.write(json.dumps(readable(rollout), ensure_ascii=False) + "\n")
+            lines = (json.dumps(readable(r), ensure_ascii=False) + "\n" for g in groups for r in g)
+            try:
+                replace_file(self.folder / "rollouts" / f"step{step:06d}.jsonl", "".join(lines))
+            except OSError as error:
+                say(f"warning: the responses of step {step} could not be saved for reading: {error}; the run goes on")
         say(console_line(step, self.steps, metrics))
         self.bar.update()
 
@@ -193,22 +229,26 @@ class Reporter:
         self.bar.close()
         if self.folder is None:
             return
+        history = [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
         before, after = self.evaluations[0][1], self.evaluations[-1][1]
         summary = {
-            "estimator": config.algorithm.estimator, "seed": config.run.seed, "steps": len(self.history),
+            "estimator": config.algorithm.estimator, "seed": config.run.seed, "steps": len(history),
             "seconds": round(seconds, 1),
             "before": before, "after": after,
         }  # fmt: skip
         table = before_after(before, after)
-        draw_curves(self.history, self.evaluations, config.algorithm.estimator, self.folder / "curves.png")
-        (self.folder / "report.md").write_text(
-            f"# {config.algorithm.estimator}, seed {config.run.seed}\n\n{len(self.history)} steps in {seconds:.0f} s; "
-            f"model `{config.model.path}`, task `{config.data.task}`.\n\n{table}\n\n![curves](curves.png)\n",
-            encoding="utf-8",
+        text = (
+            f"# {config.algorithm.estimator}, seed {config.run.seed}\n\n{len(history)} steps in {seconds:.0f} s; "
+            f"model `{config.model.path}`, task `{config.data.task}`.\n\n{table}\n\n![curves](curves.png)\n"
         )
-        # Last: a run folder with a summary is a run that finished.
-        replace_file(self.folder / "summary.json", json.dumps(summary, indent=2) + "\n")
-        say(f"\n{table}\n\n{len(self.history)} steps in {seconds:.0f} s; report, curves and model are in {self.folder}")
+        picture = io.BytesIO()
+        draw_curves(history, self.evaluations, config.algorithm.estimator, picture)
+        with must_write(self.folder):
+            replace_file(self.folder / "curves.png", picture.getvalue())
+            replace_file(self.folder / "report.md", text)
+            # Last: a run folder with a summary is a run that finished.
+            replace_file(self.folder / "summary.json", json.dumps(summary, indent=2) + "\n")
+        say(f"\n{table}\n\n{len(history)} steps in {seconds:.0f} s; report, curves and model are in {self.folder}")
 
 
 def console_line(step: int, steps: int, m: dict[str, float]) -> str:
@@ -233,6 +273,11 @@ def warn(step: int, metrics: dict[str, float], config: Config) -> None:
             f"warning: step {step} has {got:.0f} of {wanted} groups: of {metrics['sampling/groups']:.0f} sampled, only "
             f"{metrics['groups/informative']:.0%} have rewards that differ" + ("; the update was skipped" if not got else "")
         )
+    if metrics["optimizer/nonfinite"]:
+        say(
+            f"warning: step {step}: the loss or gradient of {metrics['optimizer/nonfinite']:.0f} optimizer steps was not "
+            "finite; they were skipped"
+        )
     if step == 1 and "edas" in config.algorithm.estimator and metrics["response/unlabelled"]:
         say(
             f"warning: the verifier gives no error label for {metrics['response/unlabelled']:.0%} of the responses, and EDAS "
@@ -254,6 +299,18 @@ def check_gap(metrics: dict[str, float], config: RolloutConfig) -> None:
         )
     if gap > config.gap_warn:
         say(f"warning: {text}, more than rollout.gap_warn={config.gap_warn}; algorithm.correction=truncate weighs it")
+
+
+def check_signal(empty: int, metrics: dict[str, float], limit: int) -> None:
+    """Ends the run when the last `limit` batches had nothing to learn from; empty: such batches in a row up to this one."""
+    if limit and empty >= limit:
+        raise RunError(
+            f"{empty} batches in a row had no group with rewards that differ, so nothing was learned: of the last responses "
+            f"{metrics['reward/accuracy']:.0%} were right, {metrics['response/no_answer']:.0%} gave no answer and "
+            f"{metrics['response/truncated']:.0%} were cut at rollout.max_response_tokens, and {metrics['verify/errors']:.0f} "
+            "had no verdict; look at rollouts/, change the problems, the template or rollout.max_response_tokens, raise "
+            "rollout.samples, or set rollout.max_empty_steps (0: never end)"
+        )
 
 
 def readable(r: Rollout) -> dict[str, Any]:
@@ -278,7 +335,7 @@ def before_after(before: dict[str, float], after: dict[str, float]) -> str:
 
 
 def draw_curves(
-    history: list[dict[str, float]], evaluations: list[tuple[int, dict[str, float]]], title: str, path: Path
+    history: list[dict[str, float]], evaluations: list[tuple[int, dict[str, float]]], title: str, path: Any
 ) -> None:
     """Six small pictures of a run."""
     import matplotlib

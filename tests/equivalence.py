@@ -5,6 +5,7 @@ torchrun --nproc_per_node N equivalence.py OUT STAGE [STAGE ...]        STAGE: p
 
 import os
 import sys
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -29,6 +30,11 @@ def rollouts() -> list[Rollout]:
     return made
 
 
+def whole(policy: Policy) -> dict[str, torch.Tensor]:
+    """The weights by name, gathered."""
+    return {name: tensor.clone() for bucket in policy.weights(20_000) for name, tensor in bucket}
+
+
 def run(stage: str, folder: str) -> dict:
     os.environ["ACCELERATE_USE_DEEPSPEED"] = str(stage != "plain").lower()
     if stage != "plain":
@@ -40,19 +46,37 @@ def run(stage: str, folder: str) -> dict:
     ranks = Ranks()
     policy = Policy(load(["--optimizer.micro_batch_tokens=40"]), ranks, len(tiny.tokenizer()))
     batch = rollouts()
-    norms = []
+    norms: list[float] = []
+    skipped: list[tuple[float, int, bool]] = []
     # the second step has one rollout only: with two ranks one of them has no work
     for part in (batch, batch[:1], batch):
+        if norms:
+            before = whole(policy)
+            for micro in policy.gradient_steps(batch):
+                logps, _ = policy.log_probs(micro)
+                # on one rank only, where there are two
+                policy.accumulate(logps.sum() * (float("nan") if ranks.rank == ranks.size - 1 else 1.0))
+            skipped.append(
+                (
+                    policy.step(1e-3),
+                    policy.nonfinite,
+                    all(torch.equal(before[name], tensor) for name, tensor in whole(policy).items()),
+                )
+            )
         weights = token_weights([r.length for r in part], "token-mean")
         for micro in policy.gradient_steps(part):
             logps, _ = policy.log_probs(micro)
             policy.accumulate(-(micro.flat([weights[i] * (i + 1) for i in micro.indices]) * logps).sum())
         norms.append(policy.step(1e-3))
     policy.score(batch, old=True)
-    policy.export(os.path.join(folder, f"export-{stage}") if ranks.main else None, tiny.tokenizer())  # type: ignore[arg-type]
+    policy.export(Path(folder) / f"export-{stage}" if ranks.main else None, tiny.tokenizer())
     policy.score(batch, old=True)  # a forward pass after gathering, and gathering after a forward pass, must both work
-    whole = {name: tensor.clone() for bucket in policy.weights(20_000) for name, tensor in bucket}
-    return {"norms": norms, "weights": whole, "logps": [torch.from_numpy(r.old_log_probs) for r in batch]}
+    return {
+        "norms": norms,
+        "skipped": skipped,
+        "weights": whole(policy),
+        "logps": [torch.from_numpy(r.old_log_probs) for r in batch],
+    }
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def test_bad_data_is_named(tmp_path, rows, change, says):
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("", "has no rows"), ('{"problem": "a", "answer": "1"}\n{"problem": ', "line 2"), ("[1]\n", "line 1"), ("\xff", "read")],
+    [("", "has no rows"), ('{"problem": "a", "answer": "1"}\n{"problem": ', "line 2"), ("[1]\n", "line 1"), ("\xff", "line 1")],
 )  # fmt: skip
 def test_bad_files_are_named(tmp_path, text, says):
     (tmp_path / "a.jsonl").write_text(text, encoding="latin-1")

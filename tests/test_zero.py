@@ -1,5 +1,6 @@
 """DeepSpeed ZeRO against plain and DDP, on CPU ranks: same gradients, same weights, same export."""
 
+import math
 import os
 import subprocess
 import sys
@@ -51,6 +52,17 @@ def test_every_stage_gives_the_gradients_and_weights_of_one_plain_process(result
             assert torch.allclose(tensor, reference["weights"][name], atol=2e-4), (stage, name)
         for a, b in zip(result["logps"], reference["logps"], strict=True):
             assert torch.allclose(a, b, atol=1e-3), stage
+
+
+def test_a_step_that_one_rank_spoils_is_taken_by_none_and_leaves_weights_and_optimizer_alone(results, reference):
+    # that the next steps agree with the plain ones, as above, says that AdamW's state is what it was
+    _, stages, _ = results
+    for stage, result in (*stages.items(), ("plain", reference)):
+        assert len(result["skipped"]) == 2
+        for norm, nonfinite, unchanged in result["skipped"]:
+            assert not math.isfinite(norm), stage
+            assert nonfinite == 1, stage
+            assert unchanged, stage
 
 
 @pytest.mark.parametrize("stage", STAGES)

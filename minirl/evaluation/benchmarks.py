@@ -141,7 +141,7 @@ def from_file(file: str) -> Benchmark:
     path = Path(file).expanduser()
     if path.suffix not in (".jsonl", ".parquet"):
         raise ConfigError(f"--data {file} must be a .jsonl or .parquet file")
-    rows = read_rows(str(path), None, "")
+    rows = full_rows(str(path))
     if not rows:
         raise ConfigError(f"--data {file} has no rows")
     code = {"verifier": "code", "timeout": 15.0, "template": PROGRAM} if "tests" in rows[0] else {"template": BOXED}
@@ -190,11 +190,16 @@ def load(b: Benchmark, data_dir: Path | None, limit: int | None) -> Loaded:
     return Loaded(b, problems[:count], list(range(count)), solutions[:count], source, sha256, len(problems), notes)
 
 
+def full_rows(source: str, subset: str | None = None, split: str = "", revision: str | None = None) -> list[dict[str, Any]]:
+    """The rows of a source, without a file's empty lines."""
+    return [row for row in read_rows(source, subset, split, revision) if row is not None]
+
+
 def rows_of(b: Benchmark, data_dir: Path | None) -> tuple[list[dict[str, Any]], str]:
     """(rows, where they were found): a file in `data_dir`, a file, the Hub."""
     for path in ([data_dir / b.file] if data_dir else []) + [Path(b.file).expanduser()]:
         if b.file and path.is_file():
-            return prepared(read_rows(str(path), None, ""), b, path.name), path.name
+            return prepared(full_rows(str(path)), b, path.name), path.name
     schema = "{problem, answer}" if b.verifier == "math" else "{prompt, tests, entry_point}"
     remedy = f"give a folder that holds {b.file} (rows {schema}) by --data-dir, or leave it out by --skip {b.name}"
     if not b.hub:
@@ -202,7 +207,7 @@ def rows_of(b: Benchmark, data_dir: Path | None) -> tuple[list[dict[str, Any]], 
         raise ConfigError(f"benchmark {b.name}: {place}, and no public data set is known for it: {remedy}")
     source = f"{b.hub}@{b.revision or 'main'}"
     try:
-        rows = read_rows(b.hub, b.subset, b.split, b.revision)
+        rows = full_rows(b.hub, b.subset, b.split, b.revision)
     except ConfigError as error:
         raise ConfigError(f"benchmark {b.name}: {error}; without network, {remedy}") from None
     return prepared(rows, b, source), source

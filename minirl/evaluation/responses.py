@@ -63,6 +63,8 @@ def read_responses(file: Path, loaded: Sequence[Loaded]) -> tuple[list[Loaded], 
     }
     found: dict[str, dict[str, dict[int, list[Row]]]] = {}
     for number, row in enumerate(read_jsonl(file), 1):
+        if row is None:
+            continue  # an empty line
         name = row.get("benchmark", loaded[0].benchmark.name if len(loaded) == 1 else None)
         if name not in names:
             if "benchmark" in row:

@@ -1,13 +1,15 @@
 """Prompts -> verified groups, over all ranks. Responses are verified while the engine is still sampling others."""
 
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 
 from minirl.advantages import Group
+from minirl.config import ConfigError, RunError
 from minirl.data import Prompt
 from minirl.distributed import Ranks
 from minirl.rollout import Engine, Rollout, Sample, Sampling
@@ -50,7 +52,7 @@ class Sampler:
         mine = order[self.ranks.rank // together :: self.ranks.size // together]
         seeds = [stable_seed(self.seed, stream, numbers[i]) for i in mine]
         pending: list[tuple[int, Sample, str, Future[Verdict]]] = []
-        for place, samples in self.engine.generate([prompts[i].ids for i in mine], sampling, seeds):
+        for place, samples in self.generate([prompts[i].ids for i in mine], sampling, seeds):
             i = mine[place]
             if self.ranks.rank % together:
                 continue  # the first rank of an engine verifies and reports what all of its ranks sampled
@@ -72,6 +74,23 @@ class Sampler:
         for i, rollout in self.ranks.gather(done):
             groups[i].append(rollout)
         return groups
+
+    def generate(
+        self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[int]
+    ) -> Iterator[tuple[int, list[Sample]]]:
+        """The engine's samples. RunError when it fails."""
+        try:
+            yield from self.engine.generate(prompts, sampling, seeds)
+        except (ConfigError, RunError):
+            raise
+        except Exception as error:  # an engine may raise anything
+            traceback.print_exc()
+            raise RunError(
+                f"{type(self.engine).__name__} failed while it sampled {sampling.samples} responses to each of {len(prompts)} "
+                f"prompts: {type(error).__name__}: {' '.join(str(error).split())[:300]}; start the same command again to go on "
+                "from the last checkpoint, and if it fails again lower rollout.max_sequences, rollout.max_response_tokens or "
+                "rollout.vllm.gpu_memory_utilization"
+            ) from error
 
     @property
     def wants_facts(self) -> bool:

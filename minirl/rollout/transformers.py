@@ -15,6 +15,8 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
+from minirl.config import RunError
+from minirl.policy import is_out_of_memory
 from minirl.rollout import LENGTH, STOP, Sample, Sampling
 
 ROOM = 256  # response tokens that a cache has room for before it is copied into one of twice the size
@@ -91,7 +93,18 @@ class TransformersEngine:
         width = max(1, self.max_sequences // sampling.samples)
         for start in range(0, len(order), width):
             batch = order[start : start + width]
-            groups = self._batch([prompts[i] for i in batch], sampling, [seeds[i] for i in batch])
+            try:
+                groups = self._batch([prompts[i] for i in batch], sampling, [seeds[i] for i in batch])
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                fewer = f"set rollout.max_sequences={len(batch) // 2 * sampling.samples}"
+                if len(batch) == 1:
+                    fewer = "lower rollout.samples or rollout.max_response_tokens"
+                raise RunError(
+                    f"out of memory while sampling {len(batch) * sampling.samples} sequences at once: "
+                    f"{' '.join(str(error).split())[:200]}; {fewer}"
+                ) from error
             yield from zip(batch, groups, strict=True)
 
     @torch.no_grad()

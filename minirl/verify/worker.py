@@ -65,7 +65,8 @@ class Worker:
     def __init__(self, name: str, options: dict[str, Any]) -> None:
         ours, theirs = socket.socketpair()
         with theirs, tempfile.TemporaryFile() as cell:
-            cell.truncate(mmap.PAGESIZE)
+            cell.write(bytes(mmap.PAGESIZE))  # not sparse: on a full disk that would be a SIGBUS later
+            cell.flush()
             self.cell = memoryview(mmap.mmap(cell.fileno(), mmap.PAGESIZE)).cast("d")
             self.cell[INDEX] = -1
             environment = os.environ | {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
@@ -87,7 +88,8 @@ class Worker:
         self.ready = False
         self.batch: list[Any | None] = []
         self.left = 0
-        write_message(self.socket, (name, options))
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it is dead already, which reading from it will tell
+            write_message(self.socket, (name, options))
 
     def send(self, batch: list[Any]) -> None:
         self.batch, self.left = list(batch), len(batch)

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from minirl import tiny
 from minirl.config import RunError, load
 from minirl.distributed import Ranks
-from minirl.policy import Policy, make_micro_batch
+from minirl.policy import Policy
 from minirl.rollout import Rollout, Sampling, build_engine
 from minirl.rollout.vllm import version_note
 from minirl.verify import Verdict
@@ -46,7 +46,7 @@ def collect(engine, sampling=SAMPLING, seeds=(1, 2, 3)):
 def gap(policy, groups):
     """Largest |sampler - trainer| log-prob over all tokens."""
     rollouts = [Rollout(0, "", "", p, s, 0, "", Verdict("wrong"), 0.0) for p, g in zip(PROMPTS, groups, strict=True) for s in g]
-    batch = make_micro_batch(rollouts, list(range(len(rollouts))))
+    batch = policy.micro_batch(rollouts, list(range(len(rollouts))))
     with torch.no_grad():
         logps, _ = policy.log_probs(batch)
     return (logps - batch.flat([r.sample.log_probs for r in rollouts])).abs().max().item()

@@ -58,7 +58,7 @@ def items(default: list | dict, text: str) -> Any:
 class ModelConfig:
     path: str = option(EMBEDDED, "Hugging Face folder or Hub name; 'embedded' is the tiny model that comes with the package")
     revision: str | None = option(None, "Hub revision of the model")
-    dtype: str = option("float32", "compute precision; the weights are always float32", choices=("float32", "bfloat16"))
+    dtype: str = option("float32", "compute precision; the master weights are always float32", choices=("float32", "bfloat16"))
     attention: str = option(
         "packed",
         "packed: sequences end to end, no padding; or a transformers attention implementation over padded rows: sdpa, eager, "
@@ -634,6 +634,7 @@ def plan(config: Config, train_size: int, test_size: int, ranks: int) -> list[st
     r, a, run = config.rollout, config.algorithm, config.run
     rollouts = r.prompts * r.samples
     steps = r.prompts // a.mini_batch_prompts * a.epochs
+    total = run.steps if run.epochs is None else min(run.steps, math.ceil(run.epochs * train_size / r.prompts))
     return [
         f"estimator {a.estimator}: clip -{a.recipe.clip_low:g}/+{a.recipe.clip_high:g}, {a.recipe.aggregation}, "
         f"dynamic sampling {'on' if a.recipe.dynamic_sampling else 'off'}",
@@ -641,6 +642,7 @@ def plan(config: Config, train_size: int, test_size: int, ranks: int) -> list[st
         f"one step {r.prompts} prompts x {r.samples} samples = {rollouts:,} rollouts of at most {r.max_response_tokens:,} "
         f"tokens ({rollouts * r.max_response_tokens:,}), {steps} optimizer step{'s' if steps > 1 else ''} of "
         f"{a.mini_batch_prompts * r.samples:,} rollouts",
-        f"run {run.steps:,} steps = {run.steps * rollouts:,} rollouts, {run.steps * steps:,} optimizer steps, "
-        f"{run.steps * r.prompts / train_size:.2f} passes over the data (more with dynamic sampling)",
+        f"run {total:,} steps = {total * rollouts:,} rollouts, {total * steps:,} optimizer steps, "
+        f"{total * r.prompts / train_size:.2f} passes over the data (with dynamic sampling more passes, or fewer steps "
+        "where run.epochs limits them)",
     ]

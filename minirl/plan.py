@@ -59,7 +59,7 @@ def memory(config: Config, model: Model, longest: int) -> dict[str, float]:
         "weights": n * compute / shard(3),
         "master weights": n * 4 / shard(1) if compute == 2 else 0,
         "optimizer": n * 8 / shard(1),
-        "gradients": n * compute / shard(2),
+        "gradients": n * (4 if z is not None and z >= 2 else compute) / shard(2),  # summed in float32 there
         "reference": n * (2 if half else 4) if config.algorithm.kl_coefficient > 0 else 0,
         "activations": activations,
         "logits": logits,

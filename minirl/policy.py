@@ -136,6 +136,8 @@ class Policy:
                 gradient_clipping=o.max_grad_norm,
                 zero_allow_untested_optimizer=True,
                 zero_force_ds_cpu_optimizer=False,  # torch's AdamW needs no compiler
+                # Sums over many micro-batches in bfloat16 would lose the small ones; stages 0 and 1 refuse or change optimizer.
+                **({"data_types": {"grad_accum_dtype": "fp32"}} if ranks.zero >= 2 else {}),
                 steps_per_print=10**9,
             )
             self.head, self.optimizer = ranks.accelerator.prepare(head, optimizer)

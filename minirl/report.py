@@ -292,7 +292,7 @@ def check_gap(metrics: dict[str, float], config: RolloutConfig) -> None:
         f"sampler and trainer log-probs differ by {gap:.2g} nats on average ({metrics['policy/gap_max']:.2g} at most) on the "
         "same tokens and weights"
     )
-    if gap > config.gap_stop:
+    if not gap <= config.gap_stop:  # a NaN too
         raise RunError(
             f"{text}, more than rollout.gap_stop={config.gap_stop}: the engine holds other weights, another temperature or "
             "another precision than the trainer; with rollout.engine=transformers there is no gap to compare with"

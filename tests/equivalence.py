@@ -1,6 +1,8 @@
 """Run under torchrun by tests/test_zero.py: the same optimizer steps plain or DDP and under each ZeRO stage.
 
-torchrun --nproc_per_node N equivalence.py OUT STAGE [STAGE ...]        STAGE: plain, 0, 1, 2, 3, 3-offload
+torchrun --nproc_per_node N equivalence.py OUT STAGE [STAGE ...]
+
+STAGE: plain, 0, 1, 2, 3, 3-offload, 2-bfloat16 or 3-bfloat16 (these with gradient checkpointing)
 """
 
 import os
@@ -38,13 +40,15 @@ def whole(policy: Policy) -> dict[str, torch.Tensor]:
 def run(stage: str, folder: str) -> dict:
     os.environ["ACCELERATE_USE_DEEPSPEED"] = str(stage != "plain").lower()
     if stage != "plain":
-        number, _, offload = stage.partition("-")
+        number, _, how = stage.partition("-")
         os.environ["ACCELERATE_DEEPSPEED_ZERO_STAGE"] = number
         os.environ["ACCELERATE_DEEPSPEED_ZERO3_INIT"] = str(number == "3").lower()
-        os.environ["ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE"] = "cpu" if offload else "none"
+        os.environ["ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE"] = "cpu" if how == "offload" else "none"
     AcceleratorState._reset_state(True)
-    ranks = Ranks()
-    policy = Policy(load(["--optimizer.micro_batch_tokens=40"]), ranks, len(tiny.tokenizer()))
+    half = stage.endswith("bfloat16")
+    ranks = Ranks("bfloat16" if half else "float32")
+    options = ["--model.dtype=bfloat16", "--model.gradient_checkpointing=true"] if half else []
+    policy = Policy(load(["--optimizer.micro_batch_tokens=40", *options]), ranks, len(tiny.tokenizer()))
     batch = rollouts()
     norms: list[float] = []
     skipped: list[tuple[float, int, bool]] = []

@@ -14,6 +14,7 @@ from tests.conftest import ROOT
 pytest.importorskip("deepspeed", reason="needs DeepSpeed")
 
 STAGES = ("plain", "0", "1", "2", "3", "3-offload")
+HALF = ("2-bfloat16", "3-bfloat16")
 
 
 @pytest.fixture(scope="module", params=[1, 2])
@@ -23,7 +24,7 @@ def results(request, tmp_path_factory):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(request.param), "--master_port", "29641"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [*command, str(ROOT / "tests" / "equivalence.py"), str(folder), *STAGES],
+        [*command, str(ROOT / "tests" / "equivalence.py"), str(folder), *STAGES, *HALF],
         capture_output=True, text=True, timeout=230, env=environment, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
@@ -43,8 +44,8 @@ def reference(tmp_path_factory):
 
 def test_every_stage_gives_the_gradients_and_weights_of_one_plain_process(results, reference):
     _, stages, _ = results
-    assert set(stages) == set(STAGES)
-    for stage, result in stages.items():
+    for stage in STAGES:
+        result = stages[stage]
         assert result["norms"] == pytest.approx(reference["norms"], rel=5e-5), stage
         assert result["weights"].keys() == reference["weights"].keys()
         for name, tensor in result["weights"].items():
@@ -65,7 +66,17 @@ def test_a_step_that_one_rank_spoils_is_taken_by_none_and_leaves_weights_and_opt
             assert unchanged, stage
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", HALF)
+def test_bfloat16_differs_by_its_rounding_only(results, reference, stage):
+    _, stages, _ = results
+    # 8 bits of mantissa are 0.4% a rounding; the weights and their activations are rounded, the sum over micro-batches is not
+    assert stages[stage]["norms"][0] == pytest.approx(reference["norms"][0], rel=0.02)
+    assert {tensor.dtype for tensor in stages[stage]["weights"].values()} == {torch.bfloat16}
+    for a, b in zip(stages[stage]["logps"], reference["logps"], strict=True):
+        assert (a - b).abs().mean() < 0.1
+
+
+@pytest.mark.parametrize("stage", [*STAGES, *HALF])
 def test_the_export_of_every_stage_is_a_folder_that_loads_with_the_trained_weights(results, stage):
     folder, stages, _ = results
     model = AutoModelForCausalLM.from_pretrained(folder / f"export-{stage}")

@@ -6,6 +6,7 @@ is left.
 Everything that depends on vLLM's version is in this file. Known to work: vLLM 0.26 (torch 2.11) and 0.32 (torch 2.13).
 """
 
+import gc
 import importlib.metadata
 import os
 from collections.abc import Iterator, Sequence
@@ -61,6 +62,19 @@ def version_note() -> str | None:
     return None
 
 
+def mask_ids_beyond(model: Any, vocabulary: int) -> None:
+    """Makes ids of `vocabulary` and above, padding of the model's output layer, impossible to sample."""
+    compute = model.compute_logits
+
+    def without_padding(hidden: torch.Tensor) -> torch.Tensor:
+        logits = compute(hidden)
+        if logits is not None:
+            logits[..., vocabulary:] = -torch.inf
+        return logits
+
+    model.compute_logits = without_padding
+
+
 class VllmEngine:
     """See `Engine`. One engine in the process of each rank, or of each `rollout.vllm.tensor_parallel` ranks together."""
 
@@ -92,25 +106,20 @@ class VllmEngine:
                 max_num_seqs=config.rollout.max_sequences, gpu_memory_utilization=v.gpu_memory_utilization,
                 enforce_eager=not gpu or v.enforce_eager, tensor_parallel_size=v.tensor_parallel, enable_prefix_caching=True,
                 generation_config="vllm", logprobs_mode="processed_logprobs", disable_log_stats=True,
-                distributed_executor_backend="external_launcher" if v.tensor_parallel > 1 else "uni", **more,
+                # "uni" would put every rank's engine on the first GPU; the launcher's ranks are taken as they are.
+                distributed_executor_backend="external_launcher" if ranks.size > 1 else "uni", **more,
             )  # fmt: skip
         except (RuntimeError, ValueError, torch.OutOfMemoryError) as error:
             raise ConfigError(
-                f"vLLM does not start: {' '.join(str(error).split())[:400]}; lower rollout.vllm.gpu_memory_utilization "
-                f"(now {v.gpu_memory_utilization}), rollout.max_sequences or the lengths"
+                f"vLLM does not start: {' '.join(str(error).split())[:400]}; if it lacks memory, lower its share of the GPU, "
+                f"rollout.vllm.gpu_memory_utilization={v.gpu_memory_utilization}, or raise it if the KV cache is too small; "
+                "rollout.max_sequences and the lengths can be lowered too"
             ) from error
+        if gpu and torch.cuda.current_device() != ranks.device.index:
+            raise RuntimeError(f"vLLM of rank {ranks.rank} took GPU {torch.cuda.current_device()} instead of {ranks.device}")
         self.engine = self.llm.llm_engine
         self.model = self.engine.model_executor.driver_worker.worker.model_runner.model
-        vocabulary = policy.vocabulary
-        compute = self.model.compute_logits
-
-        def without_padding(hidden: torch.Tensor) -> torch.Tensor:
-            logits = compute(hidden)
-            if logits is not None:
-                logits[..., vocabulary:] = -torch.inf
-            return logits
-
-        self.model.compute_logits = without_padding
+        mask_ids_beyond(self.model, policy.vocabulary)
         self.asleep, self.requests, self.version = False, 0, 0
         self.sync(policy)
 
@@ -173,11 +182,14 @@ class VllmEngine:
     def sync(self, policy: Policy) -> None:
         """Loads the policy's weights, bucket by bucket, into the engine's own model and forgets every cached prefix."""
         if self.asleep:
-            self.llm.wake_up(tags=["weights"])
+            # What the trainer has freed but torch keeps is not free for vLLM: 0.32 empties the cache itself, 0.26 does not.
+            gc.collect()
+            torch.cuda.empty_cache()
+            self.wake("weights")
         for bucket in policy.weights():
             self.model.load_weights(iter(bucket))
         if self.asleep:
-            self.llm.wake_up(tags=["kv_cache"])
+            self.wake("kv_cache")
             self.asleep = False
         self.forget()
         self.version = policy.version
@@ -186,6 +198,16 @@ class VllmEngine:
         """Drops the prefix cache, which holds keys and values of the old weights, also through a sleep (vLLM #17103)."""
         if not self.llm.reset_prefix_cache():
             raise RuntimeError("vLLM did not drop its prefix cache: requests are still running")
+
+    def wake(self, part: str) -> None:
+        """Takes memory for "weights" or "kv_cache" again. RunError, with what to lower, when the trainer leaves too little."""
+        try:
+            self.llm.wake_up(tags=[part])
+        except RuntimeError as error:  # also torch.OutOfMemoryError
+            raise RunError(
+                f"vLLM cannot take back its {part}: {' '.join(str(error).split())[:300]}; lower "
+                "rollout.vllm.gpu_memory_utilization or optimizer.micro_batch_tokens, or set model.gradient_checkpointing=true"
+            ) from error
 
     def sleep(self) -> None:
         """Gives the GPU's memory to the trainer, where the platform can; the weights are dropped and come back with `sync`."""

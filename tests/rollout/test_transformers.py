@@ -164,6 +164,12 @@ def test_stop_ids_come_from_tokenizer_model_and_texts():
     five = TOK.convert_tokens_to_ids("5")
     assert stop_ids(TOK, GenerationConfig(eos_token_id=[EOS, 9]), []) == sorted({EOS, 9})
     assert stop_ids(TOK, None, []) == [EOS]
+    base = tiny.tokenizer()  # as of a base model: its template closes a turn with another token than the one that ends a text
+    base.eos_token = "<pad>"
+    base.chat_template = (
+        "{% for m in messages %}{{ '<user>' if m['role'] == 'user' else '<assistant>' }}{{ m['content'] }}<eos>{% endfor %}"
+    )
+    assert set(stop_ids(base, None, [])) == {EOS, base.eos_token_id}
     assert set(stop_ids(TOK, GenerationConfig(eos_token_id=EOS), ["5"])) == {EOS, five}
     boxed = TOK.convert_tokens_to_ids("\\boxed{")
     assert set(stop_ids(TOK, None, ["x"])) == {EOS, boxed}, "any token that contains the text"

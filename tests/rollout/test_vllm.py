@@ -16,7 +16,7 @@ from minirl.config import RunError, load
 from minirl.distributed import Ranks
 from minirl.policy import Policy
 from minirl.rollout import Rollout, Sampling, build_engine
-from minirl.rollout.vllm import version_note
+from minirl.rollout.vllm import mask_ids_beyond, version_note
 from minirl.verify import Verdict
 from tests.conftest import ROOT
 
@@ -108,10 +108,18 @@ def test_every_sampling_field_is_ours(engine):
 
 
 def test_ids_beyond_the_tokenizer_have_no_probability(policy, engine):
-    hidden = torch.randn(4, policy.model.config.hidden_size)
-    narrow = engine.model.compute_logits(hidden)
-    assert torch.isfinite(narrow[:, : policy.vocabulary]).all()
-    assert (narrow[:, policy.vocabulary :] == -torch.inf).all()
+    # The embedded model has no ids beyond its tokenizer: a smaller vocabulary stands for one that has
+    compute = engine.model.compute_logits
+    mask_ids_beyond(engine.model, 5)
+    try:
+        hidden = torch.randn(4, policy.model.config.hidden_size)
+        whole, cut = compute(hidden), engine.model.compute_logits(hidden)
+        assert torch.equal(whole[:, :5], cut[:, :5])
+        assert torch.isfinite(whole[:, 5:]).all()
+        assert (cut[:, 5:] == -torch.inf).all()
+        assert max(int(i) for g in collect(engine) for s in g for i in s.ids) < 5
+    finally:
+        engine.model.compute_logits = compute
 
 
 def test_running_out_of_memory_says_what_to_lower(engine, monkeypatch):

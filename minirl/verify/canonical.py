@@ -23,8 +23,9 @@ from minirl.verify.trees import (
     sequence_tree,
     set_tree,
     text_tree,
+    value_tree,
 )
-from minirl.verify.values import Unbounded, Undefined
+from minirl.verify.values import Unbounded, Undefined, inexact
 
 MAX_LENGTH = 20_000  # characters of an answer that is read; longer ones are compared as text
 MAX_ITEMS = 500
@@ -36,16 +37,14 @@ MAX_FUNCTIONS, MAX_FACTORIALS = 200, 12
 
 INTEGER = re.compile(r"-?\d{1,4000}")
 SIMPLE = re.compile(r"([-+]?)(\d*\.?\d+|\d+\.)(?:/(\d+))?|([-+]?)\\[dt]?frac\{(-?\d+)\}\{(\d+)\}")
-OUTER = re.compile(r";|(?<![A-Za-z\\])or(?![a-z])|\\\\")
-INNER = re.compile(r",|(?<![A-Za-z\\])and(?![a-z])")
-UNION = re.compile(r"∪|∖|∩|(?<=[)\]}])\s*U\s*(?=[(\[\\{])")
+OUTER = re.compile(r";|(?<![A-Za-z\\])or(?![a-z])|∨|\\\\")
+INNER = re.compile(r",|(?<![A-Za-z\\])and(?![a-z])|∧")
+UNION = re.compile(r"∪|∖|∩|-(?=\s*\\\{)|(?<=[)\]}])\s*U\s*(?=[(\[\\{])")
 COLON = re.compile(r":")
 SYNONYMS = {"doesnotexist": "dne", "nosolutions": "nosolution", "norealsolutions": "norealsolution"}
 WORDS = re.compile(r"[A-Za-z][A-Za-z .'\-]*")
 RADICES = {"two": "2", "three": "3", "five": "5", "eight": "8", "ten": "10", "sixteen": "16"}
-BASE = re.compile(
-    rf"\(?\s*((?=[A-Fa-f]*\d)[0-9A-Fa-f]+)\s*\)?\s*(?:_|\bbase)[\s{{(]*(\d{{1,2}}|{'|'.join(RADICES)})[\s)}}]*"
-)
+BASE = re.compile(rf"\(?\s*((?=[A-Fa-f]*\d)[0-9A-Fa-f]+)\s*\)?\s*(?:_|\bbase)[\s{{(]*(\d{{1,2}}|{'|'.join(RADICES)})[\s)}}]*")
 CLOCK = re.compile(r"\d{1,2}:[0-5]\d")
 DATE = re.compile(r"\d{4}-[01]\d-[0-3]\d")
 TIME = re.compile(r"(1[0-2]|0?[1-9])(?::([0-5]\d))?\s*([ap])\.?\s*m\.?", re.IGNORECASE)
@@ -191,12 +190,12 @@ def element(text: str) -> Tree:
 def union(pieces: list[str], signs: list[str]) -> Tree:
     """Parts of the real line, or all unions or all intersections of names: A∪B is B∪A."""
     trees = [element(piece) for piece in pieces]
-    if any(tree.kind == "expression" for tree in trees) and len(set(signs)) == 1 and "∖" not in signs:
+    if any(tree.kind == "expression" for tree in trees) and len(set(signs)) == 1 and signs[0] in "∪∩":
         return Tree("relation", signs[0].join(sorted({tree.key for tree in trees})), tuple(trees))
     total = intervals(trees[0])
     for sign, tree in zip(signs, trees[1:], strict=True):
         part = intervals(tree)
-        if sign == "∖":
+        if sign in "∖-":
             total = intersection(total, complement(part))
         else:
             total = intersection(total, part) if sign == "∩" else total + part
@@ -206,12 +205,11 @@ def union(pieces: list[str], signs: list[str]) -> Tree:
 def ratio(text: str, pieces: list[str]) -> Tree:
     """2:4 is 1:2, yet 12:00 and other clock times stay as they are."""
     items = [element(piece) for piece in pieces]
-    if all(item.kind == "number" and isinstance(item.value, Fraction) for item in items) and not CLOCK.fullmatch(text):
-        scale = next((item.value for item in items if item.value), None)
-        if scale:
-            first = [item.value / scale for item in items]
-            items = [number_tree(value) for value in first]
-            return Tree("ratio", "ratio " + ":".join(item.key for item in items), tuple(items))
+    found = [item.value for item in items if item.kind == "number"]
+    if len(found) == len(items) and found[0] != 0 and not CLOCK.fullmatch(text):
+        exact = all(isinstance(value, Fraction) for value in found)
+        found = found if exact else [inexact(value) for value in found]
+        items = [value_tree([value / found[0]]) for value in found]
     if CLOCK.fullmatch(text):
         return Tree("text", "text:" + text)
     return Tree("ratio", "ratio " + ":".join(item.key for item in items), tuple(items))
@@ -271,13 +269,32 @@ def whole(text: str) -> Tree:
             raise Unreadable("some values have names, some have none")
         records = in_records(flat, names)
         return records[0] if len(records) == 1 else set_tree(records)
-    if all(re.search("[<>≤≥≠]", piece) for piece in flat) and len(unknowns(flat)) == 1:
-        trees = [element(piece) for piece in flat]
-        if "or" in outer and len(lists) == len(flat):
-            return region_tree([part for tree in trees for part in intervals(tree)])
-        if len(lists) == 1 and (both := common(trees)).key != "{}":
-            return both
+    comparisons = all(re.search("[<>≤≥≠]", piece) for piece in flat)
+    either = bool({"or", "∨"} & set(outer))
+    if comparisons and len(unknowns(flat)) > 1:
+        return system(flat, either)
+    if comparisons:
+        return conditions([element(piece) for piece in flat], either, strict=bool({"and", "∧"} & set(split(text, INNER)[1])))
+    if "∨" in text or "∧" in text:
+        raise Unreadable("a formula of logic")
     return set_tree(flat_elements(flat))
+
+
+def conditions(trees: list[Tree], either: bool, strict: bool) -> Tree:
+    """Conditions on one unknown. With mere commas between them all hold, or any when all together are impossible."""
+    if either and strict:
+        raise Unreadable("conditions joined by both and and or")
+    both = common(trees)
+    if either or (both.key == "{}" and not strict):
+        return region_tree([part for tree in trees for part in intervals(tree)])
+    return both
+
+
+def system(pieces: list[str], either: bool) -> Tree:
+    """Conditions on several unknowns, in no order."""
+    trees = [(",".join(sorted(unknowns([piece]))), element(piece)) for piece in pieces]
+    joined = "&".join(sorted(f"{names} {tree.key}" for names, tree in trees))
+    return Tree("relation", f"{'any' if either else 'all'} of {joined}")
 
 
 def unknowns(pieces: list[str]) -> set[str]:
@@ -322,7 +339,7 @@ def read(answer: str) -> Tree:
     if INTEGER.fullmatch(stripped):
         return number_tree(Fraction(int(stripped)))
     text = clean(answer)
-    if not re.search(r"[(\[{]", text):
+    if not re.search(r"[(\[]|\\\{", text):
         text = without_commas(text)
     if len(FUNCTION.findall(text)) > MAX_FUNCTIONS or len(FACTORIAL.findall(text)) > MAX_FACTORIALS:
         return text_tree(text)

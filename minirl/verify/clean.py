@@ -25,10 +25,11 @@ SPELLINGS = {  # commands by what they are replaced with
     "<": ("lt",), "≤": ("le", "leq", "leqslant"), ">": ("gt",), "≥": ("ge", "geq", "geqslant"), "≠": ("ne", "neq"),
     "≈": ("approx", "simeq"),
     "∈": ("in",), "∪": ("cup",), "∩": ("cap",), "∖": ("setminus", "backslash"), "±": ("pm",), "∓": ("mp",),
-    "∅": ("emptyset", "varnothing"), "…": ("dots", "ldots", "cdots", "dotsc", "dotsb"), "(": ("langle",), ")": ("rangle",), "[": ("lbrack",), "]": ("rbrack",),
+    "∅": ("emptyset", "varnothing"), "…": ("dots", "ldots", "cdots", "dotsc", "dotsb"),
+    "(": ("langle",), ")": ("rangle",), "[": ("lbrack",), "]": ("rbrack",),
     r"\{": ("lbrace",), r"\}": ("rbrace",), "|": ("lvert", "rvert", "vert", "lVert", "rVert"),
     r"\frac": ("dfrac", "tfrac", "cfrac"), r"\binom": ("dbinom", "tbinom"),
-    " or ": ("lor", "vee"), " and ": ("land", "wedge"), " ": ("quad", "qquad", "enspace", "thinspace"),
+    "∨": ("lor", "vee"), "∧": ("land", "wedge"), " ": ("quad", "qquad", "enspace", "thinspace"),
     r"\text": (
         "text", "textbf", "textit", "textrm", "textnormal", "textsf", "mathrm", "mathit", "mathsf", "mbox",
         "mathbf", "operatorname", "hbox", "bold",
@@ -44,6 +45,7 @@ COMMAND = re.compile(r"\\([a-zA-Z]+)\*?")
 GLUED_SPACE = re.compile(r"\\q?quad(?=[a-zA-Z])")
 DOUBLED = re.compile(r"\\\\(?=[a-zA-Z{}%$])")
 SPACES = re.compile(r"(?:(?<!\\)\\[,;:> ]|~)+")
+WORDS = r"\\text\s*\{[^{}]*\}"
 REWRITES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"(?<!\\)\\!\s*"), ""),
     (re.compile(r"\s*\{\s*([,:])\s*\}\s*"), r"\1"),  # 1{,}000
@@ -53,7 +55,10 @@ REWRITES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"\\[$€£]|[$€£¥]|\\text\s*\{\s*\}"), ""),
     (re.compile(r"\\%|％"), "%"),
     (re.compile(r"\^\s*(?:\\circ|\{\s*\\circ\s*\})"), "°"),
-    (re.compile(r"\\text\s*\{\s*,?\s*(and|or|degrees?|percent|pct|dozen|hundred|thousand|[mbtr]+illion|infinity)\s*\}"), r" \1 "),
+    (
+        re.compile(r"\\text\s*\{\s*,?\s*(and|or|degrees?|percent|pct|dozen|hundred|thousand|[mbtr]+illion|infinity)\s*\}"),
+        r" \1 ",
+    ),
     (re.compile(r"(?<![\d.])(\d{1,3}(?: \d{3})+)(?![\d/.,])"), lambda m: m.group().replace(" ", "")),  # 10 000
     (re.compile(r"(?<![\d.,])\d{1,3}(?:\.\d{3})+,\d\d?(?![\d.,])"), lambda m: m.group().replace(".", "").replace(",", ".")),
     (re.compile(r"\.(?:\s?\.){2,}"), "…"),
@@ -64,9 +69,9 @@ REWRITES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"<=|=<"), "≤"),
     (re.compile(r">="), "≥"),
     (re.compile(r"!="), "≠"),
-    (re.compile(r"\\frac\s*\{\s*(\\text\s*\{[^{}]*\})\s*\}\s*\{\s*(\\text\s*\{[^{}]*\}(?:\^(?:\d|\{\d\}))?)\s*\}"), r"\1/\2"),
+    (re.compile(rf"\\frac\s*\{{\s*({WORDS})\s*\}}\s*\{{\s*({WORDS}(?:\^(?:\d|\{{\d\}}))?)\s*\}}"), r"\1/\2"),
     # One letter is a variable or a choice, but it may be a unit behind a number.
-    (re.compile(r"(?<![\d}°/*])(?<![\d}°/*] )\\text\s*\{\s*\(?([A-Za-z])\)?\s*\}"), r" \1 "),
+    (re.compile(r"(?<![\d}°/*])(?<![\d}°/*] )(?<!\\pi)(?<!\\pi )\\text\s*\{\s*\(?([A-Za-z])\)?\s*\}"), r" \1 "),
     (re.compile(r"(?<=[\d)}.])\s*(?:%|percent(?:age)?(?: points?)?\b|pct\b)(?!\s*(?:\\text\s*\{\s*)?of\b)"), ""),
     (re.compile(r"(?<=[\d)}])\s*degrees?\b|°\s*[CF]\b"), "°"),
 ]
@@ -80,51 +85,51 @@ MULTIPLIER = re.compile(rf"(?<=[\d}})])\s*({'|'.join(MULTIPLIERS)})\b")
 # counted noun, which is a plural or one of a few singulars, with at most two words before it. Words of CHANGING say
 # that the number is not the whole answer (5 squared, 2 thirds, 3 miles north, 5 is wrong). A single letter is a unit in
 # \text{...} only; elsewhere, as in 0.64N, it is a variable.
-# fmt: off
 PREFIX = "(?:kilo|centi|milli|micro|nano|deci|mega|giga)?"
-MEASURES = (
-    f"{PREFIX}(?:met(?:er|re)|gram|lit(?:er|re)|second|watt|joule|newton|volt|amp(?:ere)?|pascal|hertz|byte|calorie|mole|ohm)",
-    "sec", "minute", "min", "hour", "hr", "day", "week", "month", "year", "yr", "decade", "inch", "foot", "feet", "yard", "mile",
-    "acre", "hectare", "pound", "lb", "ounce", "ton", "tonne", "gallon", "quart", "pint", "cup", "tablespoon", "teaspoon",
-    "dollar", "cent", "buck", "penny", "nickel", "dime", "euro", "yuan", "yen", "rupee", "degree", "radian", "kelvin",
-    "celsius", "fahrenheit", "unit", "point", "centur(?:y|ie)", "penn(?:y|ie)", "pence", "coulomb", "knot", "bit",
-)
-SYMBOLS = (
-    "mm", "cm", "dm", "km", "mg", "kg", "ml", "mL", "ft", "in", "oz", "mph", "kph", "kmh", "rpm", "yd", "mi", "gal",
-    "Hz", "kHz", "MHz", "GHz", "dB", "kJ", "kN", "kW", "kWh", "kV", "kPa", "MPa", "eV", "mol", "nm", "USD", "rad", "deg",
-    "m/s", "km/h", "m/min", "m/h", "ft/s", "mi/h", "kg/m", "mol/L", "g/L",
-)
-LETTERS = ("[mghsNJWVACKLlT]", "m?Pa", "m[sAVW]", "atm", "cal")  # in \text only
-SINGULARS = (
-    "apple", "ball", "book", "box", "boy", "girl", "man", "woman", "person", "child", "student", "car", "coin", "cookie", "egg",
-    "item", "number", "page", "pencil", "piece", "solution", "text", "ticket", "time", "way", "word",
-)
-IRREGULAR = ("people", "children", "men", "women", "mice", "fish", "sheep", "feet", "teeth", "geese", "dice")
-ORDINAL = r"(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf|\w+teen|\w+tie|hundred|thousand|[mbtr]+illion)ths?"
-CHANGING = (
-    "half", "halves", "thirds?", "quarters?", ORDINAL, "one", "two", "three", "four", "five", "six", "seven", "eight", "nine",
-    "ten", "tens", "ones", "dozens?", "scores?", "hundreds?", "thousands?", "[mbtr]+illions?", "percents?", "decimals?",
-    "squared", "cubed", "square", "cubic", "factorials?", "plus", "minus", "times", "divided", "multiplied", "over", "modulo", "mod",
-    "power", "powers", "root", "radicals?", "exponents?", "base", "bases", "negatives?", "imaginary", "infinit[ey]", "equals",
-    "exceeds", "divides", "north", "south", "east", "west", "left", "right", "up", "down", "above", "below", r"\w+wards?",
-    "clockwise", "counterclockwise", "anticlockwise", "sideways", "ahead", "behind", "more", "less", "fewer", "greater", "smaller",
-    "larger", "most", "least", "under", "beyond", "than", "ago", "later", "earlier", "early", "late", "before", "after", "away",
-    "is", "are", "was", "were", "has", "have", "had", "does", "did", "not", "never", "none", "can", "could", "will", "would", "may",
-    "might", "must", "should", "gives", "makes", "means", "seems", "remains", "fails", "works", "holds", "exists", "repeats",
-    "implies", "yields", "satisfies", "goes", "and", "or", "if", "iff", "but", "when", "where", "while", "unless", "until", "because",
-    "since", "though", "although", "otherwise", "for", "with", "without", "from", "into", "onto", "that", "which", "who", "this",
-    "these", "those", "others?", "else", "also", "except", "perhaps", "maybe", "always", "sometimes", "about", "around", "approx",
-    "approximately", "roughly", "nearly", "almost", "only", "wrong", "incorrect", "false", "true", "correct", "undefined",
-    "impossible", "unknown", "invalid", "loss(?:es)?", "gains?", "profits?", "debts?", "deficits?", "surplus", "credits?", "debits?",
-    "sqrt", "sin", "cos", "tan", "log", "exp", "abs",
-)
-# fmt: on
-WORD = rf"(?!(?:{'|'.join(CHANGING)})\b)[a-z]{{3,}}"
-PLURAL = rf"(?!(?:{'|'.join(CHANGING)})\b)(?:[a-z]{{3,}}(?<![siu])s|{'|'.join(IRREGULAR)}|{'|'.join(SINGULARS)})"
+MEASURES = rf"""
+    {PREFIX}(?:met(?:er|re)|gram|lit(?:er|re)|second|watt|joule|newton|volt|amp(?:ere)?|pascal|hertz|byte|calorie|mole|ohm)
+    sec minute min hour hr day week month year yr decade inch foot feet yard mile acre hectare pound lb ounce ton tonne
+    gallon quart pint cup tablespoon teaspoon dollar cent buck penny nickel dime euro yuan yen rupee degree radian
+    kelvin celsius fahrenheit unit point centur(?:y|ie) penn(?:y|ie) pence coulomb knot bit
+"""
+SYMBOLS = """
+    mm cm dm km mg kg ml mL ft in oz mph kph kmh rpm yd mi gal Hz kHz MHz GHz dB kJ kN kW kWh kV kPa MPa eV mol nm USD
+    rad deg m/s km/h m/min m/h ft/s mi/h kg/m mol/L g/L
+"""
+LETTERS = "[mghsNJWVACFKLlT] m?Pa m[sAVW] atm cal"  # in \text only
+SINGULARS = """
+    apple ball book box boy girl man woman person child student car coin cookie egg item number page pencil piece
+    solution text ticket time way word
+"""
+IRREGULAR = "people children men women mice fish sheep feet teeth geese dice"
+CHANGING = r"""
+    half halves thirds? quarters? one two three four five six seven eight nine ten tens ones twos threes fours fives
+    sixes sevens eights nines nths? dozens? scores? hundreds? thousands? [mbtr]+illions? percents? decimals? squared
+    cubed square cubic factorials? plus minus times divided multiplied over modulo mod power powers root radicals?
+    exponents? base bases negatives? imaginary infinit[ey] equals exceeds divides north south east west left right up
+    down above below \w+wards? clockwise counterclockwise anticlockwise sideways ahead behind more less fewer greater
+    smaller larger most least under beyond than ago later earlier early late before after away is are was were has have
+    had does did not never none can could will would may might must should gives makes means seems remains fails works
+    holds exists repeats implies yields satisfies goes and or if iff but when where while unless until because since
+    though although otherwise for with without from into onto that which who this these those others? else also except
+    perhaps maybe always sometimes about around approx approximately roughly nearly almost only wrong incorrect false
+    true correct undefined impossible unknown invalid loss(?:es)? gains? profits? debts? deficits? surplus credits?
+    debits? sqrt sin cos tan log exp abs
+    (?:four|fif|six|seven|eigh|nin|ten|eleven|twelf|\w+teen|\w+tie|hundred|thousand|[mbtr]+illion)ths?
+"""
 
 
-def unit_pattern(symbols: tuple[str, ...]) -> re.Pattern[str]:
-    measure = rf"(?:(?i:(?:{'|'.join(MEASURES)})(?:e?s)?)|{'|'.join(symbols)})(?![a-zA-Z])"
+def any_of(*words: str) -> str:
+    return f"(?:{'|'.join(' '.join(words).split())})"
+
+
+CHANGED = re.compile(rf"(?<![\\a-z]){any_of(CHANGING)}\b", re.IGNORECASE)
+WORD = rf"(?!{CHANGED.pattern})[a-z]{{3,}}"
+PLURAL = rf"(?!{CHANGED.pattern})(?:[a-z]{{3,}}(?<![siu])s|{any_of(IRREGULAR, SINGULARS)})"
+
+
+def unit_pattern(*symbols: str) -> re.Pattern[str]:
+    measure = rf"(?:(?i:{any_of(MEASURES)}(?:e?s)?)|{any_of(*symbols)})(?![a-zA-Z])"
     power = r"(?:\s*\^\s*\{?\s*-?[1-3]\s*\}?|\s+(?:squared|cubed))"
     term = rf"(?:(?:square|cubic|sq\.?|cu\.?)\s*)?{measure}\.?{power}?"
     compound = rf"{term}(?:(?:\s*[/*\-]\s*|\s+(?:per\s+|an?\s+)?){term})*"
@@ -134,9 +139,9 @@ def unit_pattern(symbols: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile(rf"(?:(?:{compound}|{noun})(?:{detail})?)?(?:{share}){{0,2}}")
 
 
-IN_TEXT, BARE = unit_pattern((*SYMBOLS, *LETTERS)), unit_pattern(SYMBOLS)
+IN_TEXT, BARE = unit_pattern(SYMBOLS, LETTERS), unit_pattern(SYMBOLS)
 TEXT = re.compile(r"\\text\s*\{((?:[^{}]|\^\s*\{[^{}]*\})*)\}")
-TAIL = re.compile(rf"(?:(?<=[\d}})\]°])|(?<=\\pi))(?!\s*\^)(?:[\s/*.\-A-Za-z]|{TEXT.pattern}|\^\s*-?\d|\^\s*\{{\s*-?\d\s*\}})+$")
+NUMBER_END = re.compile(r"(?:(?<=[\d})\]°!])|(?<=\\pi))(?=\s*[A-Za-z/\\])")
 MAX_UNIT = 80  # characters
 
 
@@ -159,7 +164,7 @@ def strip(text: str) -> str:
     """Without surrounding spaces, math delimiters, final punctuation and braces around the whole."""
     while True:
         before = text
-        text = text.strip(" `*\"").rstrip(".,;: ").lstrip(",;:=≈ ")
+        text = text.strip(' `*"').rstrip(".,;: ").lstrip(",;:=≈ ")
         if text.endswith("\\") and not text.endswith("\\\\"):
             text = text[:-1]
         for opening, closing in ((r"\(", r"\)"), (r"\[", r"\]")):
@@ -192,13 +197,17 @@ def without_commas(text: str) -> str:
 
 
 def without_unit(text: str) -> tuple[str, str]:
-    """What stands before a unit, and the unit: "5 cm^2" -> ("5", "cm^2"), "17\\text{ miles}" -> ("17", "miles"); "0.64N" has none."""
-    tail = TAIL.search(text, max(0, len(text) - MAX_UNIT))
-    if not tail:
-        return text, ""
-    bare = re.search("[A-Za-z]", TEXT.sub("", tail.group()))
-    unit = " ".join(TEXT.sub(r" \1 ", tail.group()).split())
-    return (text[: tail.start()], unit) if unit and (BARE if bare else IN_TEXT).fullmatch(unit) else (text, "")
+    """What stands before a unit, and the unit: "5 cm^2" -> ("5", "cm^2"), "17\\text{ miles}" -> ("17", "miles").
+
+    "0.64N" has none.
+    """
+    for start in NUMBER_END.finditer(text, max(0, len(text) - MAX_UNIT)):
+        tail = text[start.end() :]
+        symbols = BARE if re.search("[A-Za-z]", TEXT.sub("", tail)) else IN_TEXT
+        unit = " ".join(TEXT.sub(r" \1 ", tail).split())
+        if unit and symbols.fullmatch(unit):
+            return text[: start.end()], unit
+    return text, ""
 
 
 def split(text: str, separators: re.Pattern[str]) -> tuple[list[str], list[str]]:

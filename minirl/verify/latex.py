@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 MAX_DEPTH = 60  # nested brackets, fractions, exponents
-MAX_TOKENS = 3000
+MAX_TOKENS = 2000
 MAX_POWER_OF_TEN = 20_000  # in "1e99"
 
 Node = tuple[Any, ...]
@@ -47,9 +47,29 @@ UNICODE_GREEK = {"ϕ": "phi", "ε": "epsilon", "ϵ": "epsilon"} | dict(
 )
 LETTER_FUNCTIONS = frozenset(("f", "g", "h", "F", "G", "phi", "varphi", "Phi", "psi", "Psi", "Gamma", "zeta"))
 # Short words that are no products of letters: "3 to 4", "2 mod n".
-NO_PRODUCTS = frozenset((
-    "to", "of", "off", "out", "per", "not", "nor", "the", "for", "and", "are", "was", "has", "mod", "than", "vs", "via", "but", "yes",
-))
+NO_PRODUCTS = frozenset(
+    (
+        "to",
+        "of",
+        "off",
+        "out",
+        "per",
+        "not",
+        "nor",
+        "the",
+        "for",
+        "and",
+        "are",
+        "was",
+        "has",
+        "mod",
+        "than",
+        "vs",
+        "via",
+        "but",
+        "yes",
+    )
+)
 WORDS = sorted((*FUNCTIONS, *GREEK, "pi", "infty", "inf", "oo", "infinity", "binom"), key=len, reverse=True)
 CLOSING = {"(": ")", "[": "]", "{": "}", "|": "|", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
 STOP = frozenset([*CLOSING.values(), "+", "-", "*", "/", ",", ";", ":", "=", "&", "", r"\choose"])
@@ -104,12 +124,12 @@ def tokens(text: str) -> list[str]:
     """
     found: list[str] = []
     for match in TOKEN.finditer(text):
+        if len(found) > MAX_TOKENS:
+            raise Unreadable("too many tokens")
         kind = match.lastgroup
         piece = match.group(kind) if kind else ""
         if kind != "word":
             found.append("\\" + UNICODE_GREEK[piece] if piece in UNICODE_GREEK else piece)
-            if len(found) > MAX_TOKENS:
-                raise Unreadable("too many tokens")
             continue
         if piece in NO_PRODUCTS or (piece == "by" and re.match(r"\s+\d", text[match.end() : match.end() + 9])):
             raise Unreadable("a word")
@@ -341,6 +361,8 @@ class _Parser:
             period = self.raw()
             if not period.isdecimal() or len(period) > 1000:
                 raise Unreadable("repeating part is no number")
+            if self.peek()[:1].isdecimal():
+                raise Unreadable("digits behind the repeating part")
             places = len(token.partition(".")[2])
             value += Fraction(integer(period), (10 ** len(period) - 1) * 10**places)
         return ("num", value)

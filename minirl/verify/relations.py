@@ -5,6 +5,7 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from minirl.verify import values
+from minirl.verify.clean import CHANGED
 from minirl.verify.latex import Node, Unreadable, add, negative, parse
 from minirl.verify.trees import (
     INFINITY,
@@ -26,7 +27,8 @@ Read = Callable[[str], Tree]
 LETTER = r"(?:\\Delta ?)?(?:\\(?!frac|sqrt|text|sin|cos|tan|log|ln)[a-zA-Z]+|[A-Za-z])'*(?:_(?:\{[^{}]*\}|\w))?'*"
 PRODUCT = re.compile(r"[abcd]{2,4}|[xyz]{2,3}|[pqrs]{2,4}")  # letters side by side that are factors, not a word
 NAME = re.compile(
-    rf"(?P<head>{LETTER})(?:(?:\^\{{?-1\}}?)?\([^()=<>]*\))?|\|?[A-Z]{{2,}}\|?|m?\\(?:angle|triangle)[A-Z]+"
+    rf"(?P<head>{LETTER})(?:(?:\^\{{?-1\}}?)?\([^()=<>]*\))?|\|?[A-Z]{{2,}}\|?|m?\\(?:angle|triangle)[A-Z]+(?:_\{{?\d\}}?)?"
+    r"|Pr?\([^()]*\)|\\(?:sin|cos|tan)(?:\(?[A-Z]\)?|\(?\\(?:theta|alpha|beta|gamma)\)?|\\angle[A-Z]+)"
     rf"|(?!(?:{PRODUCT.pattern})$)(?:\\text\{{)?[A-Za-z]{{3,}}\}}?(?:\([^()]*\))?"
 )
 RELATION = re.compile(r"[=<>≤≥≠≈]")
@@ -40,6 +42,8 @@ def single_name(text: str) -> bool:
 
 def lone_name(text: str) -> str | None:
     """The text without spaces if it names one quantity, or several in a ratio, fraction or tuple: S_1:S_2, (p,q)."""
+    if re.search(r"[A-Za-z}]\s", text.strip()) and CHANGED.search(text):
+        return None  # x squared, not x
     squeezed = re.sub(r"\s+", "", text)
     inside = squeezed[1:-1] if squeezed[:1] == "(" and squeezed[-1:] == ")" else squeezed
     fraction = re.fullmatch(r"\\frac\{([^{}]*)\}\{([^{}]*)\}", inside)
@@ -81,9 +85,9 @@ def isolated(node: Node, name: str) -> list[Value | None] | None:
 
 
 def solved(node: Node) -> Tree | None:
-    """The value of the unknown in a linear equation in one variable, or of z or y in one of a line or a plane."""
+    """The value of the unknown in an equation in one variable, or of z, else y, in one in several, when it is linear in it."""
     names = values.symbols(node)
-    unknown = max(names) if len(names) == 1 or names in ({"x", "y"}, {"x", "y", "z"}) else None
+    unknown = min(names) if len(names) == 1 else next((name for name in "zy" if name in names), None)
     if unknown is None or unknown.startswith("of:"):
         return None
     try:
@@ -142,7 +146,7 @@ FLIP = {"<": ">", ">": "<", "≤": "≥", "≥": "≤", "≠": "≠"}
 def inequality(left: str, sign: str, right: str, read: Read) -> Tree:
     """One comparison: a part of the real line when it is linear in one variable, else a relation."""
     for name, value, direction in ((left, right, sign), (right, left, FLIP[sign])):
-        if single_name(re.sub(r"\s+", "", name)):
+        if (known := lone_name(name)) and single_name(known):
             bound = read(value)
             if bound.kind in ("number", "infinity"):
                 return half_line(bound, direction)

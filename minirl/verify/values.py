@@ -65,7 +65,8 @@ def real(value: Value) -> Any:
 
 def inexact(value: Value) -> Any:
     """As real(), for a number that enters an operation with rounding; of a rational no digit may be lost in it."""
-    if isinstance(value, Fraction) and bits(value) > MAX_ODD_BITS and sum(map(odd_bits, value.as_integer_ratio())) > MAX_ODD_BITS:
+    large = isinstance(value, Fraction) and bits(value) > MAX_ODD_BITS
+    if large and odd_bits(value.numerator) + odd_bits(value.denominator) > MAX_ODD_BITS:
         raise Unbounded("a rational number of too many digits beside an irrational one")
     return real(value)
 

@@ -41,6 +41,7 @@ OUTER = re.compile(r";|(?<![A-Za-z\\])or(?![a-z])|∨|\\\\")
 INNER = re.compile(r",|(?<![A-Za-z\\])and(?![a-z])|∧")
 UNION = re.compile(r"∪|∖|∩|-(?=\s*\\\{)|(?<=[)\]}])\s*U\s*(?=[(\[\\{])")
 COLON = re.compile(r":")
+ROMAN = {"II", "IV", "VI", "IX", "XI"}
 SYNONYMS = {"doesnotexist": "dne", "nosolutions": "nosolution", "norealsolutions": "norealsolution"}
 WORDS = re.compile(r"[A-Za-z][A-Za-z .'\-]*")
 RADICES = {"two": "2", "three": "3", "five": "5", "eight": "8", "ten": "10", "sixteen": "16"}
@@ -105,7 +106,7 @@ def bracketed(text: str) -> Tree | None:
     if opening == r"\{" and (built := re.split(r"\\mid|\||(?<=[a-zA-Z} ]):", inside, maxsplit=1))[1:]:
         if not lone_name(re.sub(r"∈\s*\\mathbb\s*\{?\s*R\s*\}?\s*$", "", built[0])):
             raise Unreadable("a set of more than values of a name")
-        return element(built[1])  # {x | condition}
+        return whole(built[1])  # {x | condition, condition}
     if re.search(r",\s", inside):  # in "1,000, 2,000" only the commas before a space separate
         inside = without_commas(inside)
     pieces = [piece for piece in split(inside, re.compile(r"[,;]"))[0] if piece.strip() or opening != r"\{"]
@@ -237,7 +238,7 @@ def words(text: str, wrapped: bool) -> Tree | None:
         return None
     if PRODUCT.fullmatch(text) and not wrapped:
         return None
-    if (wrapped and len(text) > 1) or max(map(len, found)) >= 3 or text.lower() == "no":
+    if (wrapped and len(text) > 1) or max(map(len, found)) >= 3 or text.lower() == "no" or text in ROMAN:
         squeezed = re.sub(r"[\s.]+", "", text).lower()
         return Tree("text", "text:" + SYNONYMS.get(squeezed, squeezed))
     return None

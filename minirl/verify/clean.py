@@ -52,7 +52,7 @@ REWRITES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"(\d)(?:\\[,;: ]|~)+(?=\d{3}(?!\d))"), r"\1"),  # 1\,000
     (SPACES, " "),
     (re.compile(r"\$\s*,\s*\$"), ", "),
-    (re.compile(r"\\[$€£]|[$€£¥]|\\text\s*\{\s*\}"), ""),
+    (re.compile(r"\\text\s*\{\s*\\?[$€£¥]?\s*\}|\\?[$€£¥]"), ""),
     (re.compile(r"\\%|％"), "%"),
     (re.compile(r"\^\s*(?:\\circ|\{\s*\\circ\s*\})"), "°"),
     (

@@ -4,8 +4,9 @@ A constant is known by its value. An expression with variables is known by its v
 variables have pseudo-random real values, of either sign and of several sizes, that depend on their names only. Two
 expressions that agree there to 400 bits are equal; ones that differ do differ. Functions in pieces (absolute value,
 floor, minimum) of variables count as unknown functions where the points do not show their pieces. Sums in which a term
-could hide below that precision (one term 2^160 times smaller than another), and powers too large to write down, raise
-Unbounded, and are then known by their structure. So nothing here takes long, whatever the expression.
+could hide below that precision (one term 2^160 times smaller than another), powers too large to write down, rationals of
+so many digits that rounding would lose some, and values close to a rational, raise Unbounded, and are then known by
+their structure. So nothing here takes long, whatever the expression.
 """
 
 import hashlib

@@ -69,7 +69,7 @@ def test_reading_of_texts_without_a_single_box(text: str, expected: str | None) 
     [r"\boxed{" * 60_000, r"\boxed{" * 60_000 + "}" * 60_000, r"\[" * 20_000, "$" * 40_001, " " * 100_000, "A: " * 30_000],
 )
 def test_hostile_texts_take_no_time(text: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     boxed(text)
     answer(text)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2

@@ -502,17 +502,17 @@ SLOW_FUNCTIONS = [  # all of them finite, and slow in sympy
 
 def test_many_functions_take_no_time() -> None:
     for text in SLOW_FUNCTIONS:
-        start = time.perf_counter()
+        start = time.process_time()
         canonical_key(text)
-        assert time.perf_counter() - start < 2, text[:60]
+        assert time.process_time() - start < 2, text[:60]
 
 
 @pytest.mark.parametrize("grader", GRADERS)
 def test_hostile_answers_are_wrong_at_once(grader: str) -> None:
     for text in HOSTILE:
-        start = time.perf_counter()
+        start = time.process_time()
         assert GRADERS[grader](text, "x") is False
-        assert time.perf_counter() - start < 2, text[:60]
+        assert time.process_time() - start < 2, text[:60]
 
 
 def test_rewards_are_the_same_in_a_thread() -> None:

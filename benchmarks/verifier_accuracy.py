@@ -3,7 +3,8 @@
     python benchmarks/verifier_accuracy.py [FOLDER]      # default ../shared/data
 
 Each row is judged with the settings that it names (tolerance, decimals, formulas only, strict names). mathruler knows
-no settings and no extraction but its own of boxes; "mathruler, our reading" judges the answers that minirl extracts.
+no settings and no extraction but its own of boxes, so it is given what stands in the box, else the text, without the
+dollar signs around it; "mathruler, our reading" judges the answers that minirl extracts.
 math-verify is run twice: plainly, with one convention for all rows, and with each row's settings. Rows marked
 config_dependent have labels that depend on settings; false rights on them are counted apart.
 
@@ -37,7 +38,7 @@ def mathruler_plain(row: Row) -> bool:
     texts = []
     for text in (row["pred"], row["gold"]):
         boxed = mathruler.extract_boxed_content(text)
-        texts.append(text if boxed == "None" else boxed)
+        texts.append((text if boxed == "None" else boxed).strip("$"))
     return bounded_mathruler(*texts)
 
 

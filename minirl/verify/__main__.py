@@ -10,9 +10,12 @@ cannot be read; 1 when the verifier cannot work here.
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +42,25 @@ class RowVerifier:
         return grade_row(problem.facts, self.grader)
 
 
+def unfit_setting(row: dict[str, Any]) -> str | None:
+    """What is wrong with the settings that a row of mathematics names; None when nothing is."""
+    tolerance, precision = (0 if row.get(name) is None else row[name] for name in ("abs_tolerance", "precision"))
+    try:
+        numbers = [Fraction(str(number)) for number in (tolerance if isinstance(tolerance, list) else [tolerance])]
+    except (ValueError, ZeroDivisionError):
+        numbers = []
+    if not numbers or min(numbers) < 0:
+        return f"'abs_tolerance' must be a number of 0 or more, or a list of such, not {tolerance!r}"
+    if not re.fullmatch(r"\d{1,3}", str(precision)):
+        return f"'precision' must be a number of decimals, not {precision!r}"
+    return None
+
+
 def read_rows(path: Path, code: bool) -> list[dict[str, Any]]:
     """The rows of the file, each with what it must have. BadRow says what is wrong, and in which line."""
     needed = {"prompt": str, "tests": (str, dict, list), "response": str} if code else {"gold": str, "pred": str}
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise BadRow(f"{path} cannot be read: {error}") from error
     rows = []
@@ -62,6 +79,8 @@ def read_rows(path: Path, code: bool) -> list[dict[str, Any]]:
                 raise BadRow(f"{path}, line {number}: {name!r} must be text{' or tests' * (name == 'tests')}, the row {there}")
         if not isinstance(row.get("expected", True), bool):
             raise BadRow(f"{path}, line {number}: 'expected' must be true or false, not {row['expected']!r}")
+        if not code and (unfit := unfit_setting(row)):
+            raise BadRow(f"{path}, line {number}: {unfit}")
         rows.append(row)
     if not rows:
         raise BadRow(f"{path} has no rows")
@@ -96,6 +115,17 @@ def summary(rows: list[dict[str, Any]], verdicts: list[Verdict], seconds: float)
     return found | {"seconds": round(seconds, 3), "per second": round(len(rows) / seconds, 1)}
 
 
+def positive(kind: type[int] | type[float]) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        number = kind(text)
+        if not 0 < number < float("inf"):
+            raise argparse.ArgumentTypeError(f"must be more than 0, not {text}")
+        return number
+
+    read.__name__ = "number"  # argparse says: invalid number value
+    return read
+
+
 def main(arguments: list[str] | None = None) -> int:
     assert __doc__ is not None
     parser = argparse.ArgumentParser(prog="python -m minirl.verify", description=__doc__.splitlines()[0])
@@ -103,8 +133,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--grader", choices=["exact", "mathruler", "math_verify"], default="exact")
     parser.add_argument("--code", action="store_true", help="rows of code: prompt, tests, response")
     parser.add_argument("--json", action="store_true", help="one JSON object with the verdict of every row")
-    parser.add_argument("--workers", type=int, default=2, help="worker processes (2)")
-    parser.add_argument("--timeout", type=float, default=5.0, help="seconds for a row that names no limit (5)")
+    parser.add_argument("--workers", type=positive(int), default=2, help="worker processes (2)")
+    parser.add_argument("--timeout", type=positive(float), default=5.0, help="seconds for a row that names no limit (5)")
     options = parser.parse_args(arguments)
     try:
         rows = read_rows(options.file, options.code)

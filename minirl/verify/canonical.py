@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from minirl.verify.clean import clean, split, strip, without_commas, without_unit
 from minirl.verify.latex import MAX_DEPTH, Node, Unreadable, add, integer, mul, negative, number, parse
-from minirl.verify.relations import LOGIC_WORDS, PRODUCT, RELATION, common, lone_name, relation
+from minirl.verify.relations import LOGIC_WORDS, PRODUCT, RELATION, common, lone_name, record, relation
 from minirl.verify.trees import (
     LINE,
     Tree,
@@ -23,23 +23,37 @@ from minirl.verify.trees import (
     sequence_tree,
     set_tree,
     text_tree,
+    value_tree,
 )
-from minirl.verify.values import Unbounded, Undefined
+from minirl.verify.values import Unbounded, Undefined, inexact
 
 MAX_LENGTH = 20_000  # characters of an answer that is read; longer ones are compared as text
 MAX_ITEMS = 500
+# Functions cost up to 5 ms each, factorials of what is no number up to 50 ms.
+FUNCTION = re.compile(r"\^|√|sqrt|sin|cos|tan|cot|sec|csc|log|ln|lg|exp")
+FACTORIAL = re.compile(r"[^\d\s]\s*!|choose|binom(?!\s*\{\s*\d+\s*\}\s*\{\s*\d+|\s*\d)")
+MAX_FUNCTIONS, MAX_FACTORIALS = 200, 12
 
 
 INTEGER = re.compile(r"-?\d{1,4000}")
 SIMPLE = re.compile(r"([-+]?)(\d*\.?\d+|\d+\.)(?:/(\d+))?|([-+]?)\\[dt]?frac\{(-?\d+)\}\{(\d+)\}")
-OUTER = re.compile(r";|(?<![A-Za-z\\])or(?![a-z])|\\\\")
-INNER = re.compile(r",|(?<![A-Za-z\\])and(?![a-z])")
-UNION = re.compile(r"∪|∖|∩|(?<=[)\]}])\s*U\s*(?=[(\[\\{])")
+OUTER = re.compile(r";|(?<![A-Za-z\\])or(?![a-z])|∨|\\\\")
+INNER = re.compile(r",|(?<![A-Za-z\\])and(?![a-z])|∧")
+UNION = re.compile(r"∪|∖|∩|-(?=\s*\\\{)|(?<=[)\]}])\s*U\s*(?=[(\[\\{])")
 COLON = re.compile(r":")
+ROMAN = {"II", "IV", "VI", "IX", "XI"}
+SYNONYMS = {"doesnotexist": "dne", "nosolutions": "nosolution", "norealsolutions": "norealsolution"}
 WORDS = re.compile(r"[A-Za-z][A-Za-z .'\-]*")
-BASE = re.compile(r"((?=[A-F]*\d)[0-9A-F]+)\s*_\s*\{?\s*(\d{1,2})\s*\}?")
+RADICES = {"two": "2", "three": "3", "five": "5", "eight": "8", "ten": "10", "sixteen": "16"}
+BASE = re.compile(rf"\(?\s*((?=[A-Fa-f]*\d)[0-9A-Fa-f]+)\s*\)?\s*(?:_|\bbase)[\s{{(]*(\d{{1,2}}|{'|'.join(RADICES)})[\s)}}]*")
 CLOCK = re.compile(r"\d{1,2}:[0-5]\d")
-MATRIX = re.compile(r"\\begin\s*\{([pbB]?matrix|array|smallmatrix)\}(?:\s*\{[clr|\s]*\})?(.*?)\\end\s*\{\1\}")
+DATE = re.compile(r"\d{4}-[01]\d-[0-3]\d")
+TIME = re.compile(r"(1[0-2]|0?[1-9])(?::([0-5]\d))?\s*([ap])\.?\s*m\.?", re.IGNORECASE)
+MEMBER = re.compile("∈")
+MATRIX = re.compile(
+    r"\\begin\s*\{([pbB]?matrix|array|smallmatrix)\}(?:\s*\{[clr|\s]*\})?(.*?)\\end\s*\{\1\}"
+    r"(?P<transposed>\s*\^\s*\{?\s*(?:T|\\top)\s*\}?)?"
+)
 
 
 def matrix(text: str) -> Tree | None:
@@ -52,6 +66,8 @@ def matrix(text: str) -> Tree | None:
         entries = [[parse(strip(entry)) for entry in line.split("&")] for line in lines]
         if not entries or len({len(line) for line in entries}) != 1 or len(entries) * len(entries[0]) > MAX_ITEMS:
             raise Unreadable("not a matrix")
+        if match.group("transposed"):
+            entries = [list(column) for column in zip(*entries, strict=True)]
         if rows is None:
             rows = entries
         elif len(rows[0]) != len(entries) or (terms := terms * len(entries)) > MAX_ITEMS:
@@ -68,7 +84,13 @@ def matrix(text: str) -> Tree | None:
             raise Unreadable("expression with a matrix")
         factor = negative(("num", Fraction(1))) if rest == "-" else parse(rest)
         rows = [[mul(factor, entry) for entry in row] for row in rows]
-    trees = [sequence_tree([expression_tree(entry) for entry in row]) for row in rows]
+    return matrix_tree([[expression_tree(entry) for entry in row] for row in rows])
+
+
+def matrix_tree(rows: list[list[Tree]]) -> Tree:
+    if len({len(row) for row in rows}) != 1:
+        raise Unreadable("rows of different lengths")
+    trees = [sequence_tree(row) for row in rows]
     return Tree("matrix", "matrix[" + ";".join(tree.key for tree in trees) + "]", tuple(trees))
 
 
@@ -81,24 +103,29 @@ def bracketed(text: str) -> Tree | None:
     if not encloses(text):
         return None
     inside = text[len(opening) : len(text) - len(closing)]
-    if opening == r"\{" and (built := re.split(r"\\mid|\||(?<=[a-zA-Z ]):", inside, maxsplit=1))[1:]:
-        return element(built[1])  # {x | condition}
+    if opening == r"\{" and (built := re.split(r"\\mid|\||(?<=[a-zA-Z} ]):", inside, maxsplit=1))[1:]:
+        if not lone_name(re.sub(r"∈\s*\\mathbb\s*\{?\s*R\s*\}?\s*$", "", built[0])):
+            raise Unreadable("a set of more than values of a name")
+        return whole(built[1])  # {x | condition, condition}
     if re.search(r",\s", inside):  # in "1,000, 2,000" only the commas before a space separate
         inside = without_commas(inside)
     pieces = [piece for piece in split(inside, re.compile(r"[,;]"))[0] if piece.strip() or opening != r"\{"]
     if len(pieces) > MAX_ITEMS:
         raise Unreadable("too many elements")
     if opening == r"\{":
-        return set_tree(flat_elements(pieces)) if pieces else Tree("set", "{}")
+        return set_tree(flat_elements(pieces))
     if len(pieces) == 1:
         return None
-    return sequence_tree([element(piece) for piece in pieces], opening, closing)
+    trees = [element(piece) for piece in pieces]
+    if opening == "[" and all(tree.key[0] + tree.key[-1] == "[]" and tree.kind == "sequence" for tree in trees):
+        return matrix_tree([list(tree.items) for tree in trees])
+    return sequence_tree(trees, opening, closing)
 
 
 def flat_elements(pieces: list[str]) -> list[Tree]:
     """The elements, of one with a double sign both."""
-    pairs = [(piece, element(piece)) for piece in pieces]
-    return [t for piece, tree in pairs for t in (tree.items if tree.kind == "set" and "±" in piece else (tree,))]
+    pairs = [(re.search("^[^{]*[±∓]", piece), element(piece)) for piece in pieces]
+    return [t for double, tree in pairs for t in (tree.items if tree.kind == "set" and double else (tree,))]
 
 
 def encloses(text: str) -> bool:
@@ -114,7 +141,7 @@ def encloses(text: str) -> bool:
 
 def element(text: str) -> Tree:
     """One element of a list, or the whole answer. Raises Unreadable."""
-    text = strip(without_unit(strip(text)))
+    text = strip(without_unit(strip(text))[0])
     if not text:
         raise Unreadable("nothing")
     if simple := SIMPLE.fullmatch(text):
@@ -125,10 +152,19 @@ def element(text: str) -> Tree:
     plain = strip(re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", text))
     if word := words(plain, wrapped=plain != text):
         return word
-    if "∈" in text:
-        name, _, rest = text.partition("∈")
-        if lone_name(name):
-            return element(rest)
+    if time := TIME.fullmatch(plain):
+        hour, minute, half = time.groups()
+        return Tree("text", f"text:{int(hour)}:{minute or '00'}{half.lower()}m")
+    if base := BASE.fullmatch(plain):
+        digits, radix = base.group(1).upper().lstrip("0") or "0", int(RADICES.get(base.group(2), base.group(2)))
+        if radix == 10 and digits.isdecimal():
+            return number_tree(Fraction(integer(digits)))
+        if all(int(digit, 16) < radix for digit in digits):
+            return Tree("text", f"base {radix}: {digits}")
+    pieces, signs_ = split(text, MEMBER)
+    if signs_:
+        if len(pieces) == 2 and lone_name(pieces[0]):
+            return element(pieces[1])
         raise Unreadable("membership of no name")
     pieces, signs_ = split(text, RELATION)
     if signs_:
@@ -147,19 +183,20 @@ def element(text: str) -> Tree:
     pieces, signs_ = split(text, COLON)
     if signs_:
         return ratio(text, pieces)
-    if base := BASE.fullmatch(text):
-        digits, radix = base.groups()
-        if radix == "10" and digits.isdecimal():
-            return number_tree(Fraction(integer(digits)))
-        return Tree("text", f"base {radix}: {digits.lstrip('0') or '0'}")
+    if DATE.fullmatch(text):
+        return text_tree(text)
     return expression_tree(parse(without_commas(text)))
 
 
 def union(pieces: list[str], signs: list[str]) -> Tree:
-    total = intervals(element(pieces[0]))
-    for sign, piece in zip(signs, pieces[1:], strict=True):
-        part = intervals(element(piece))
-        if sign == "∖":
+    """Parts of the real line, or all unions or all intersections of names: A∪B is B∪A."""
+    trees = [element(piece) for piece in pieces]
+    if any(tree.kind == "expression" for tree in trees) and len(set(signs)) == 1 and signs[0] in "∪∩":
+        return Tree("relation", signs[0].join(sorted({tree.key for tree in trees})), tuple(trees))
+    total = intervals(trees[0])
+    for sign, tree in zip(signs, trees[1:], strict=True):
+        part = intervals(tree)
+        if sign in "∖-":
             total = intersection(total, complement(part))
         else:
             total = intersection(total, part) if sign == "∩" else total + part
@@ -169,12 +206,11 @@ def union(pieces: list[str], signs: list[str]) -> Tree:
 def ratio(text: str, pieces: list[str]) -> Tree:
     """2:4 is 1:2, yet 12:00 and other clock times stay as they are."""
     items = [element(piece) for piece in pieces]
-    if all(item.kind == "number" and isinstance(item.value, Fraction) for item in items) and not CLOCK.fullmatch(text):
-        scale = next((item.value for item in items if item.value), None)
-        if scale:
-            first = [item.value / scale for item in items]
-            items = [number_tree(value) for value in first]
-            return Tree("ratio", "ratio " + ":".join(item.key for item in items), tuple(items))
+    found = [item.value for item in items if item.kind == "number"]
+    if len(found) == len(items) and found[0] != 0 and not CLOCK.fullmatch(text):
+        exact = all(isinstance(value, Fraction) for value in found)
+        found = found if exact else [inexact(value) for value in found]
+        items = [value_tree([value / found[0]]) for value in found]
     if CLOCK.fullmatch(text):
         return Tree("text", "text:" + text)
     return Tree("ratio", "ratio " + ":".join(item.key for item in items), tuple(items))
@@ -202,8 +238,9 @@ def words(text: str, wrapped: bool) -> Tree | None:
         return None
     if PRODUCT.fullmatch(text) and not wrapped:
         return None
-    if (wrapped and len(text) > 1) or max(map(len, found)) >= 3 or text.lower() == "no":
-        return Tree("text", "text:" + re.sub(r"[\s.]+", "", text).lower())
+    if (wrapped and len(text) > 1) or max(map(len, found)) >= 3 or text.lower() == "no" or text in ROMAN:
+        squeezed = re.sub(r"[\s.]+", "", text).lower()
+        return Tree("text", "text:" + SYNONYMS.get(squeezed, squeezed))
     return None
 
 
@@ -224,19 +261,46 @@ def whole(text: str) -> Tree:
         raise Unreadable("nothing")
     if len(flat) == 1:
         return element(flat[0])
+    units = {re.sub(r"[\W_]|s\b", "", without_unit(strip(piece))[1]) for piece in flat} - {""}
+    if len(units) > 1:
+        raise Unreadable("values with different units")
     names = [named(piece)[0] for piece in flat]
     if len(set(names) - {None}) > 1 and not numbered(names):
         if None in names:
             raise Unreadable("some values have names, some have none")
         records = in_records(flat, names)
         return records[0] if len(records) == 1 else set_tree(records)
-    trees = [element(piece) for piece in flat]
-    if any(re.search("[<>≤≥≠]", piece) for piece in flat):
-        if "or" in outer and len(lists) == len(flat):
-            return region_tree([part for tree in trees for part in intervals(tree)])
-        if len(lists) == 1 and "and" in split(text, INNER)[1]:
-            return common(trees)
-    return set_tree([part for tree in trees for part in (tree.items if tree.kind == "set" else (tree,))])
+    comparisons = all(re.search("[<>≤≥≠]", piece) for piece in flat)
+    either = bool({"or", "∨"} & set(outer))
+    if comparisons and len(unknowns(flat)) > 1:
+        return system(flat, either)
+    if comparisons:
+        return conditions([element(piece) for piece in flat], either, strict=bool({"and", "∧"} & set(split(text, INNER)[1])))
+    if "∨" in text or "∧" in text:
+        raise Unreadable("a formula of logic")
+    return set_tree(flat_elements(flat))
+
+
+def conditions(trees: list[Tree], either: bool, strict: bool) -> Tree:
+    """Conditions on one unknown. With mere commas between them all hold, or any when all together are impossible."""
+    if either and strict:
+        raise Unreadable("conditions joined by both and and or")
+    both = common(trees)
+    if either or (both.key == "{}" and not strict):
+        return region_tree([part for tree in trees for part in intervals(tree)])
+    return both
+
+
+def system(pieces: list[str], either: bool) -> Tree:
+    """Conditions on several unknowns, in no order."""
+    trees = [(",".join(sorted(unknowns([piece]))), element(piece)) for piece in pieces]
+    joined = "&".join(sorted(f"{names} {tree.key}" for names, tree in trees))
+    return Tree("relation", f"{'any' if either else 'all'} of {joined}")
+
+
+def unknowns(pieces: list[str]) -> set[str]:
+    """The letters in the pieces that may be variables."""
+    return set(re.findall(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])|\\(?!frac|sqrt|infty|pi)[a-z]+", " ".join(pieces))) - {"e", "i"}
 
 
 def numbered(names: list[str | None]) -> bool:
@@ -252,10 +316,10 @@ def in_records(pieces: list[str], names: list[str | None]) -> list[Tree]:
     size = names.index(names[0], 1) if names[0] in names[1:] else len(names)
     records = []
     for start in range(0, len(pieces), size):
-        pairs = sorted(named(piece) for piece in pieces[start : start + size])
-        if len(pairs) != size or [name for name, _ in pairs] != sorted(set(names[:size])):  # type: ignore[type-var]
+        pairs = [named(piece) for piece in pieces[start : start + size]]
+        if len(pairs) != size or {name for name, _ in pairs} != set(names[:size]):
             raise Unreadable("solutions that name different quantities")
-        records.append(sequence_tree([element(value) for _, value in pairs]))
+        records.append(record([(str(name), element(value)) for name, value in pairs]))
     return records
 
 
@@ -276,10 +340,14 @@ def read(answer: str) -> Tree:
     if INTEGER.fullmatch(stripped):
         return number_tree(Fraction(int(stripped)))
     text = clean(answer)
-    if not re.search(r"[(\[{]", text):
+    if not re.search(r"[(\[]|\\\{", text):
         text = without_commas(text)
+    if len(FUNCTION.findall(text)) > MAX_FUNCTIONS or len(FACTORIAL.findall(text)) > MAX_FACTORIALS:
+        return text_tree(text)
     try:
-        return whole(text)
+        tree = whole(text)
+        single = tree.kind == "set" and len(tree.items) == 1 and tree.items[0].kind != "set"
+        return tree.items[0] if single else tree  # {5} is 5, but {{5}} and {{}} are no numbers and no sets of numbers
     except (Unreadable, Unbounded, Undefined):
         return text_tree(text)
 

@@ -19,7 +19,7 @@ def boxes(text: str) -> Iterator[tuple[int, int, str]]:
     end = len(text)
     for match in reversed(list(BOX.finditer(text))):
         if text.startswith("{", match.end()):
-            close = matching(text[:end], match.end())
+            close = matching(text, match.end(), end)
             if close >= 0:
                 yield match.start(), close + 1, text[match.end() + 1 : close].strip()
         elif bare := BARE.match(text, match.end(), end):

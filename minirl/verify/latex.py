@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 MAX_DEPTH = 60  # nested brackets, fractions, exponents
-MAX_TOKENS = 3000
+MAX_TOKENS = 2000
 MAX_POWER_OF_TEN = 20_000  # in "1e99"
 
 Node = tuple[Any, ...]
@@ -39,13 +39,37 @@ ACCENTS = frozenset((
 NAMING = ACCENTS | {"_", r"\text"}  # what stands in braces after these is a name
 UNSUPPORTED = frozenset((
     r"\sum", r"\int", r"\prod", r"\lim", r"\iint", r"\oint", r"\to", r"\mod", r"\bmod", r"\pmod", r"\equiv",
-    r"\begin", r"\end", r"\dots", r"\cdots", r"\ldots", r"\forall", r"\exists", r"\mid",
+    r"\begin", r"\end", r"\forall", r"\exists", r"\mid",
 ))
 # fmt: on
 UNICODE_GREEK = {"ϕ": "phi", "ε": "epsilon", "ϵ": "epsilon"} | dict(
     zip("αβγδζηθικλμνξρστυφχψω", (name for name in GREEK if not name.startswith(("eps", "var"))), strict=True)
 )
 LETTER_FUNCTIONS = frozenset(("f", "g", "h", "F", "G", "phi", "varphi", "Phi", "psi", "Psi", "Gamma", "zeta"))
+# Short words that are no products of letters: "3 to 4", "2 mod n".
+NO_PRODUCTS = frozenset(
+    (
+        "to",
+        "of",
+        "off",
+        "out",
+        "per",
+        "not",
+        "nor",
+        "the",
+        "for",
+        "and",
+        "are",
+        "was",
+        "has",
+        "mod",
+        "than",
+        "vs",
+        "via",
+        "but",
+        "yes",
+    )
+)
 WORDS = sorted((*FUNCTIONS, *GREEK, "pi", "infty", "inf", "oo", "infinity", "binom"), key=len, reverse=True)
 CLOSING = {"(": ")", "[": "]", "{": "}", "|": "|", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
 STOP = frozenset([*CLOSING.values(), "+", "-", "*", "/", ",", ";", ":", "=", "&", "", r"\choose"])
@@ -100,13 +124,15 @@ def tokens(text: str) -> list[str]:
     """
     found: list[str] = []
     for match in TOKEN.finditer(text):
+        if len(found) > MAX_TOKENS:
+            raise Unreadable("too many tokens")
         kind = match.lastgroup
         piece = match.group(kind) if kind else ""
         if kind != "word":
             found.append("\\" + UNICODE_GREEK[piece] if piece in UNICODE_GREEK else piece)
-            if len(found) > MAX_TOKENS:
-                raise Unreadable("too many tokens")
             continue
+        if piece in NO_PRODUCTS or (piece == "by" and re.match(r"\s+\d", text[match.end() : match.end() + 9])):
+            raise Unreadable("a word")
         part_of_name = found[-1:] == ["{"] and found[-2:-1] and found[-2] in NAMING
         letters = ""
         while piece:
@@ -335,6 +361,8 @@ class _Parser:
             period = self.raw()
             if not period.isdecimal() or len(period) > 1000:
                 raise Unreadable("repeating part is no number")
+            if self.peek()[:1].isdecimal():
+                raise Unreadable("digits behind the repeating part")
             places = len(token.partition(".")[2])
             value += Fraction(integer(period), (10 ** len(period) - 1) * 10**places)
         return ("num", value)
@@ -356,12 +384,14 @@ class _Parser:
         return bool(atoms) and known and all(comma == "," for comma in commas) and len(atoms) == len(commas) + 1
 
     def arguments(self) -> list[Node]:
-        self.expect("(")
+        opening = self.take()
+        if opening not in ("(", r"\{"):
+            raise Unreadable("arguments without brackets")
         found = [self.expression()]
         while self.peek() == ",":
             self.take()
             found.append(self.expression())
-        self.expect(")")
+        self.expect(CLOSING[opening])
         return found
 
     def function(self, name: str) -> Node:

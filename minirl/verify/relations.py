@@ -5,6 +5,7 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from minirl.verify import values
+from minirl.verify.clean import CHANGED
 from minirl.verify.latex import Node, Unreadable, add, negative, parse
 from minirl.verify.trees import (
     INFINITY,
@@ -16,6 +17,7 @@ from minirl.verify.trees import (
     intersection,
     intervals,
     region_tree,
+    sequence_tree,
     structure_key,
     value_tree,
 )
@@ -25,7 +27,8 @@ Read = Callable[[str], Tree]
 LETTER = r"(?:\\Delta ?)?(?:\\(?!frac|sqrt|text|sin|cos|tan|log|ln)[a-zA-Z]+|[A-Za-z])'*(?:_(?:\{[^{}]*\}|\w))?'*"
 PRODUCT = re.compile(r"[abcd]{2,4}|[xyz]{2,3}|[pqrs]{2,4}")  # letters side by side that are factors, not a word
 NAME = re.compile(
-    rf"(?P<head>{LETTER})(?:\([^()=<>]*\))?|\|?[A-Z]{{2,}}\|?|m?\\(?:angle|triangle)[A-Z]+"
+    rf"(?P<head>{LETTER})(?:(?:\^\{{?-1\}}?)?\([^()=<>]*\))?|\|?[A-Z]{{2,}}\|?|m?\\(?:angle|triangle)[A-Z]+(?:_\{{?\d\}}?)?"
+    r"|Pr?\([^()]*\)|\\(?:sin|cos|tan)(?:\(?[A-Z]\)?|\(?\\(?:theta|alpha|beta|gamma)\)?|\\angle[A-Z]+)"
     rf"|(?!(?:{PRODUCT.pattern})$)(?:\\text\{{)?[A-Za-z]{{3,}}\}}?(?:\([^()]*\))?"
 )
 RELATION = re.compile(r"[=<>≤≥≠≈]")
@@ -39,9 +42,13 @@ def single_name(text: str) -> bool:
 
 def lone_name(text: str) -> str | None:
     """The text without spaces if it names one quantity, or several in a ratio, fraction or tuple: S_1:S_2, (p,q)."""
+    if re.search(r"[A-Za-z}]\s", text.strip()) and CHANGED.search(text):
+        return None  # x squared, not x
     squeezed = re.sub(r"\s+", "", text)
     inside = squeezed[1:-1] if squeezed[:1] == "(" and squeezed[-1:] == ")" else squeezed
     fraction = re.fullmatch(r"\\frac\{([^{}]*)\}\{([^{}]*)\}", inside)
+    if fraction and all(re.fullmatch(r"d[a-zA-Z]", part) for part in fraction.groups()):
+        return squeezed  # dy/dx
     parts = list(fraction.groups()) if fraction else re.split(r"[,:](?![^({]*[)}])", inside)
     return squeezed if all(map(single_name, parts)) else None
 
@@ -78,9 +85,9 @@ def isolated(node: Node, name: str) -> list[Value | None] | None:
 
 
 def solved(node: Node) -> Tree | None:
-    """The value of the unknown in a linear equation in one variable, or of z or y in one of a line or a plane."""
+    """The value of the unknown in an equation in one variable, or of z, else y, in one in several, when it is linear in it."""
     names = values.symbols(node)
-    unknown = max(names) if len(names) == 1 or names in ({"x", "y"}, {"x", "y", "z"}) else None
+    unknown = min(names) if len(names) == 1 else next((name for name in "zy" if name in names), None)
     if unknown is None or unknown.startswith("of:"):
         return None
     try:
@@ -106,6 +113,17 @@ def proportional(node: Node, sign_matters: bool) -> str:
     return digest("|".join(prints))
 
 
+def record(pairs: list[tuple[str, Tree]]) -> Tree:
+    """The tuple of named values, in the order of their names: Latin before Greek letters, x_2 before x_10."""
+
+    def place(name: str) -> tuple[bool, list[str]]:
+        return name[0] == "\\", [part.zfill(9) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
+
+    if len({name for name, _ in pairs}) < len(pairs):
+        raise Unreadable("a name with two values")
+    return sequence_tree([tree for _, tree in sorted(pairs, key=lambda pair: place(pair[0]))])
+
+
 def equation(left: str, right: str, read: Read) -> Tree:
     """A name on one side: the value on the other; else an equation up to a constant factor, solved if it is linear."""
     names = lone_name(left), lone_name(right)
@@ -114,7 +132,10 @@ def equation(left: str, right: str, read: Read) -> Tree:
             continue
         if name in ("x", "y", "z") and any(mentions(value, letter) for letter in "xyz"):
             continue  # a line or a plane
-        return read(value)
+        tree, listed = read(value), name[1:-1].split(",")
+        if name[0] == "(" and tree.kind == "sequence" and len(listed) == len(tree.items) > 1:
+            return record(list(zip(listed, tree.items, strict=True)))
+        return tree
     node = add(parse(left), negative(parse(right)))
     return solved(node) or Tree("relation", "equation:" + proportional(node, sign_matters=False))
 
@@ -125,11 +146,21 @@ FLIP = {"<": ">", ">": "<", "≤": "≥", "≥": "≤", "≠": "≠"}
 def inequality(left: str, sign: str, right: str, read: Read) -> Tree:
     """One comparison: a part of the real line when it is linear in one variable, else a relation."""
     for name, value, direction in ((left, right, sign), (right, left, FLIP[sign])):
-        if single_name(re.sub(r"\s+", "", name)):
+        if (known := lone_name(name)) and single_name(known):
             bound = read(value)
             if bound.kind in ("number", "infinity"):
                 return half_line(bound, direction)
-    node = add(parse(left), negative(parse(right)))
+    sides = parse(left), parse(right)
+    for bars, bound_node, direction in ((*sides, sign), (*sides[::-1], FLIP[sign])):
+        if bars[:2] == ("fn", "abs") and len(values.symbols(bars)) == 1 and not values.symbols(bound_node):
+            parts = [compared(add(inside, negative(bound_node)), direction) for inside in (bars[2], negative(bars[2]))]
+            if all(part.kind != "relation" for part in parts):  # |u| < c when u < c and -u < c, |u| > c when u > c or -u > c
+                return common(parts) if direction in "<≤≠" else region_tree([i for part in parts for i in intervals(part)])
+    return compared(add(sides[0], negative(sides[1])), sign)
+
+
+def compared(node: Node, sign: str) -> Tree:
+    """node > 0 and the like: a part of the real line when node is linear in one variable, else a relation."""
     names = values.symbols(node)
     if len(names) == 1 and (solution := solved(node)) is not None:
         at_zero, at_one = (values.Evaluator(lambda _, at=at: at)(node) for at in (Fraction(0), Fraction(1)))  # type: ignore[misc]

@@ -24,7 +24,7 @@ class Tree:
 def text_tree(text: str) -> Tree:
     """An answer compared as text: spaces do not count, nor does case in words of three letters and more."""
     squeezed = re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", text)
-    squeezed = re.sub(r"\s+", "", squeezed)
+    squeezed = re.sub(r"\{(\w)\}", r"\1", re.sub(r"\s+", "", squeezed))
     squeezed = re.sub(r"(?<![A-Za-z\\])[A-Za-z]{3,}", lambda m: m.group().lower(), squeezed)
     if len(squeezed) > 200:
         squeezed = squeezed[:100] + "#" + digest(squeezed)
@@ -68,10 +68,8 @@ def structure_key(node: Node) -> str:
 
 
 def set_tree(items: list[Tree]) -> Tree:
-    """Unordered, repetitions do not count; the set of one element is that element."""
+    """Unordered, repetitions do not count."""
     unique = {item.key: item for item in items}
-    if len(unique) == 1:
-        return items[0]
     return Tree("set", "{" + ",".join(sorted(unique)) + "}", tuple(unique.values()))
 
 
@@ -122,7 +120,7 @@ def region_tree(parts: list[Interval]) -> Tree:
                 continue
         merged.append((low, low_in, high, high_in))
     if all(low.key == high.key for low, _, high, _ in merged):
-        return set_tree([low for low, *_ in merged]) if merged else Tree("set", "{}")
+        return set_tree([low for low, *_ in merged])
     pieces = [
         sequence_tree([low, high], "[" if low_in else "(", "]" if high_in else ")") for low, low_in, high, high_in in merged
     ]

@@ -4,8 +4,9 @@ A constant is known by its value. An expression with variables is known by its v
 variables have pseudo-random real values, of either sign and of several sizes, that depend on their names only. Two
 expressions that agree there to 400 bits are equal; ones that differ do differ. Functions in pieces (absolute value,
 floor, minimum) of variables count as unknown functions where the points do not show their pieces. Sums in which a term
-could hide below that precision (one term 2^160 times smaller than another), and powers too large to write down, raise
-Unbounded, and are then known by their structure. So nothing here takes long, whatever the expression.
+could hide below that precision (one term 2^160 times smaller than another), powers too large to write down, rationals of
+so many digits that rounding would lose some, and values close to a rational, raise Unbounded, and are then known by
+their structure. So nothing here takes long, whatever the expression.
 """
 
 import hashlib
@@ -21,10 +22,12 @@ from minirl.verify.latex import Node
 
 MAX_BITS = 1 << 17  # exact integers beyond this are kept as 1000-bit numbers
 MAX_LOG2 = 1 << 62  # and beyond this the value is Unbounded
+MAX_HYPERBOLIC = 100  # tanh differs from 1 by 2^-288 there
 MAX_FACTORIAL = 5000  # exact up to here
 MAX_LARGE_OPERATIONS = 60  # exact operations on more than 4096 bits, gamma functions, in one expression
 KEY_BITS = 400
 TINY = 160  # bits
+MAX_ODD_BITS = 350  # of an exact rational that meets an irrational number: two of them differ in 400 bits
 
 context = mpmath.MPContext()
 context.prec = 1000
@@ -59,6 +62,19 @@ def real(value: Value) -> Any:
         if abs(value.real) <= abs(value.imag) * noise:
             return context.mpc(0, value.imag)
     return value
+
+
+def inexact(value: Value) -> Any:
+    """As real(), for a number that enters an operation with rounding; of a rational no digit may be lost in it."""
+    large = isinstance(value, Fraction) and bits(value) > MAX_ODD_BITS
+    if large and odd_bits(value.numerator) + odd_bits(value.denominator) > MAX_ODD_BITS:
+        raise Unbounded("a rational number of too many digits beside an irrational one")
+    return real(value)
+
+
+def odd_bits(number: int) -> int:
+    """Bits of the largest odd factor."""
+    return number.bit_length() - (number & -number).bit_length() + 1
 
 
 def bits(value: Fraction) -> int:
@@ -100,7 +116,7 @@ class Evaluator:
             product: Value = Fraction(1)
             for part in node[1:]:
                 factor = self(part, in_angle)
-                product = product * factor if self.exact(product, factor) else real(product) * real(factor)
+                product = product * factor if self.exact(product, factor) else inexact(product) * inexact(factor)
             return product
         if kind == "pow":
             if node[2] == HALF and node[1][0] == "pow" and node[1][2][0] == "num" and node[1][2][1] % 2 == 0:
@@ -108,7 +124,7 @@ class Evaluator:
             return self.power(self(node[1]), self(node[2]))
         if kind == "deg":  # degrees count as radians' multiples only where an angle is wanted: 90 degrees is 90
             value = self(node[1])
-            return real(value) * context.pi / 180 if in_angle else value
+            return inexact(value) * context.pi / 180 if in_angle else value
         return self.function(node[1], node[2:])
 
     def symbol(self, name: str) -> Value:
@@ -125,7 +141,7 @@ class Evaluator:
     def total(self, terms: list[Value]) -> Value:
         if self.exact(*terms):
             return sum(terms, Fraction(0))
-        terms = [real(t) for t in terms if t != 0]
+        terms = [inexact(t) for t in terms if t != 0]
         if not terms:
             return Fraction(0)
         total = context.fsum(terms)
@@ -159,15 +175,17 @@ class Evaluator:
         size_log2 = abs(log2(base)) + 1
         if log2(exponent) > 62 or size_log2 * abs(real(exponent)) > MAX_LOG2:
             raise Unbounded("power too large")
+        if log2(exponent) < -TINY:
+            raise Unbounded("power close to 1")
         if isinstance(exponent, Fraction):
-            number = real(base)
+            number = inexact(base)
             odd_root = exponent.denominator % 2 == 1 and exponent.denominator > 1
             if odd_root and isinstance(number, context.mpf) and number < 0:  # the real cube root of a negative number
                 sign = -1 if exponent.numerator % 2 else 1
-                return sign * context.power(-number, real(exponent))
+                return sign * context.power(-number, inexact(exponent))
             if exponent.denominator == 1:
                 return real(context.power(number, int(exponent)))
-        return real(context.power(real(base), real(exponent)))
+        return real(context.power(inexact(base), inexact(exponent)))
 
     def function(self, name: str, nodes: tuple[Node, ...]) -> Value:
         if name.startswith("of:") or (name in PIECEWISE and any(map(symbols, nodes))):
@@ -185,7 +203,9 @@ class Evaluator:
         (value,) = values
         if name == "abs":
             return abs(value)
-        return real(analytic(name, real(value)))
+        if name in ("sinh", "cosh", "tanh") and not symbols(nodes[0]) and abs(value) > MAX_HYPERBOLIC:
+            raise Unbounded(f"{name} close to its asymptote")
+        return real(analytic(name, inexact(value)))
 
     def unknown(self, name: str, arguments: list[Value]) -> Value:
         """A pseudo-random value for each function and arguments; their order counts if the function has a real name."""
@@ -247,8 +267,8 @@ def arithmetic(name: str, values: list[Value]) -> Value:
 
 def analytic(name: str, value: Value) -> Value:
     """Elementary functions; log without a base is the natural logarithm. Results that are zero by theory become 0."""
-    if value != 0 and log2(value) > (61 if name in ("exp", "sinh", "cosh", "tanh") else 200):
-        raise Unbounded(f"argument of {name} too large")
+    if value != 0 and name not in ("ln", "log") and not -TINY < log2(value) < (61 if name == "exp" else TINY):
+        raise Unbounded(f"argument of {name} too large or too small")
     function = {"log": "ln", "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arccot": "acot"}.get(name, name)
     try:
         result = getattr(context, function)(value)
@@ -264,16 +284,24 @@ def analytic(name: str, value: Value) -> Value:
 
 
 def as_rational(value: Value) -> Fraction | None:
-    """The rational number of small denominator that a 1000-bit value is, if it is one."""
+    """The rational number of small denominator that a 1000-bit value is, if it is one. Raises Unbounded when it is near."""
     if isinstance(value, Fraction):
         return value
     value = real(value)
-    if isinstance(value, context.mpc) or not -KEY_BITS < context.mag(value) < KEY_BITS:
+    if value == 0:
+        return Fraction(0)
+    if isinstance(value, context.mpc) or not -KEY_BITS < context.mag(value) < KEY_BITS - 60:
         return None
     sign, mantissa, exponent, _ = value._mpf_
     whole = Fraction(-mantissa if sign else mantissa) * Fraction(2) ** exponent
-    guess = whole.limit_denominator(1 << TINY)
-    return guess if abs(whole - guess) * Fraction(2) ** KEY_BITS <= abs(whole) else None
+    # Any number has a fraction of denominator 2^n within 2^-2n of it: with this n none lies near a number by chance.
+    guess = whole.limit_denominator(1 << min(TINY, (KEY_BITS - 60 - max(int(context.mag(value)), 0)) // 2))
+    distance = abs(whole - guess)
+    if distance * 2**KEY_BITS > abs(whole):
+        return None
+    if distance * 2 ** (context.prec - TINY) > abs(whole):
+        raise Unbounded("close to a rational number")
+    return guess
 
 
 def fingerprint(value: Value) -> str:

@@ -81,6 +81,9 @@ def test_mathematics_rows(tmp_path, capsys):
         ([{"gold": "1", "pred": "1"}, {"gold": "1"}], [], "line 2: 'pred' must be text, the row has nothing"),
         ([{"gold": 1, "pred": "1"}], [], "line 1: 'gold' must be text, the row has int"),
         ([{"gold": "1", "pred": "1", "expected": "yes"}], [], "'expected' must be true or false, not 'yes'"),
+        ([{"gold": "1", "pred": "1", "abs_tolerance": []}], [], "line 1: 'abs_tolerance' must be a number of 0 or more"),
+        ([{"gold": "1", "pred": "1", "abs_tolerance": [1, "a"]}], [], "line 1: 'abs_tolerance' must be a number"),
+        ([{"gold": "1", "pred": "1", "precision": "x"}], [], "line 1: 'precision' must be a number of decimals, not 'x'"),
         ([{"gold": "1", "pred": "1"}], ["--code"], "line 1: 'prompt' must be text"),
         ([code_row("", tests=3)], ["--code"], "'tests' must be text or tests, the row has int"),
     ],
@@ -91,6 +94,21 @@ def test_what_cannot_be_read_is_one_sentence_and_exit_code_2(tmp_path, capsys, r
     assert words in output.err
     assert output.err.count("\n") == 1
     assert output.out == ""
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path, capsys):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"gold": "1/2", "pred": "0.5"}\n', encoding="utf-8-sig")
+    assert main([str(path), "--workers", "1"]) == 0
+    assert "right        1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", [["--workers", "0"], ["--workers", "-1"], ["--timeout", "0"], ["--timeout", "nan"]])
+def test_numbers_that_cannot_be_are_exit_code_2(tmp_path, capsys, option):
+    with pytest.raises(SystemExit) as stop:
+        main([write(tmp_path / "rows.jsonl", [{"gold": "1", "pred": "1"}]), *option])
+    assert stop.value.code == 2
+    assert f"{option[0]}: must be more than 0" in capsys.readouterr().err
 
 
 def test_it_runs_as_a_command_from_any_folder(tmp_path):

@@ -66,10 +66,10 @@ def test_reading_of_texts_without_a_single_box(text: str, expected: str | None) 
 
 @pytest.mark.parametrize(
     "text",
-    [r"\boxed{" * 20_000, r"\boxed{" * 9000 + "}" * 9000, r"\[" * 20_000, "$" * 40_001, " " * 100_000, "A: " * 30_000],
+    [r"\boxed{" * 60_000, r"\boxed{" * 60_000 + "}" * 60_000, r"\[" * 20_000, "$" * 40_001, " " * 100_000, "A: " * 30_000],
 )
 def test_hostile_texts_take_no_time(text: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     boxed(text)
     answer(text)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2

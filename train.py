@@ -307,7 +307,9 @@ def update(policy: Policy, batch: Groups, lr: float, config: Config) -> UpdateSt
                 reference_kl = losses.kl(logps, reference_logps, a.kl_estimator)
                 token_loss = token_loss + a.kl_coefficient * reference_kl
             policy.accumulate((weight * token_loss).sum())
-            stats.add(weight > 0, fresh, logps, old_logps, sampler_logps, entropy, surrogate, importance, reference_kl)
+            # The trainer's log-probs at the weights that sampled: every token's where they were made, else the first step's.
+            before = old_logps if a.old_log_probs == "trainer" else logps.detach() if not stats.grad_norms else None
+            stats.add(weight > 0, fresh, logps, old_logps, sampler_logps, before, entropy, surrogate, importance, reference_kl)
         stats.end(policy.step(lr))
         if policy.nonfinite >= config.optimizer.max_nonfinite:
             break

@@ -15,7 +15,8 @@ from minirl.rollout.sampler import as_group
 from minirl.verify import EMPTY_ANSWER, ERROR, NO_ANSWER, TIMEOUT, WRONG
 
 SUMS = (
-    "tokens", "entropy", "kl_old", "kl_reference", "clip_high", "clip_low", "clip_dual", "importance", "gap", "gap_tokens"
+    "tokens", "entropy", "kl_old", "kl_reference", "clip_high", "clip_low", "clip_dual", "importance", "importance_zero",
+    "gap", "gap_kl", "gap_tokens",
 )  # fmt: skip
 
 
@@ -77,10 +78,11 @@ class UpdateStats:
     open: dict[str, float] = field(default_factory=lambda: dict.fromkeys((*SUMS, "gap_max"), 0.0))  # of the step in work
 
     def add(
-        self, counted: Tensor, fresh: Tensor, logps: Tensor, old_logps: Tensor, sampler_logps: Tensor, entropy: Tensor,
-        surrogate: TokenLoss, importance: Tensor, reference_kl: Tensor,
+        self, counted: Tensor, fresh: Tensor, logps: Tensor, old_logps: Tensor, sampler_logps: Tensor, before: Tensor | None,
+        entropy: Tensor, surrogate: TokenLoss, importance: Tensor, reference_kl: Tensor,
     ) -> None:  # fmt: skip
-        """Adds a micro-batch; all are float[T] or bool[T]. counted: tokens in the loss; fresh: of the present policy."""
+        """Adds a micro-batch; all are float[T] or bool[T]. counted: tokens in the loss; fresh: of the present policy; before:
+        the trainer's log-probs at the weights that sampled, where they are known."""
         logps = logps.detach()
         values = {
             "tokens": counted,
@@ -91,12 +93,15 @@ class UpdateStats:
             "clip_low": surrogate.clipped_low,
             "clip_dual": surrogate.clipped_dual,
             "importance": importance,
+            "importance_zero": importance == 0,
         }
         for key, value in values.items():
             self.open[key] += float(value[counted].sum())
-        if not self.grad_norms:  # the weights are still those that sampled
-            gap = (logps - sampler_logps).abs()[counted & fresh]
+        if before is not None:
+            mine, theirs = before[counted & fresh], sampler_logps[counted & fresh]
+            gap = (mine - theirs).abs()
             self.open["gap"] += float(gap.sum())
+            self.open["gap_kl"] += float(kl(theirs, mine, "k3").sum())
             self.open["gap_tokens"] += len(gap)
             self.open["gap_max"] = max(self.open["gap_max"], float(gap.max()) if len(gap) else 0.0)
 
@@ -112,13 +117,15 @@ class UpdateStats:
             self.sums[key] += value
 
     def metrics(self, ranks: Ranks) -> dict[str, float]:
-        """Means over all tokens of all ranks. policy/gap_*: |trainer - sampler| log-prob, nats, before the first step."""
+        """Means over all tokens of all ranks. policy/gap_mean, gap_max: |trainer - sampler| log-prob, nats, at the weights that
+        sampled; gap_kl: KL(sampler || trainer); importance_zero: share of tokens that the correction masks."""
         sums = ranks.sum(self.sums)
-        tokens = max(1.0, sums.pop("tokens"))
-        gap = sums.pop("gap") / max(1.0, sums.pop("gap_tokens"))
+        tokens, gap_tokens = max(1.0, sums.pop("tokens")), max(1.0, sums.pop("gap_tokens"))
+        gap, gap_kl = sums.pop("gap") / gap_tokens, sums.pop("gap_kl") / gap_tokens
         return {
             **{f"policy/{key}": value / tokens for key, value in sums.items()},
             "policy/gap_mean": gap,
+            "policy/gap_kl": gap_kl,
             "policy/gap_max": max(ranks.gather([self.gap_max])),
             "optimizer/grad_norm": mean(self.grad_norms),
             "optimizer/steps": float(len(self.grad_norms)),

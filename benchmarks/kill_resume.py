@@ -18,6 +18,7 @@ import os
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -129,15 +130,22 @@ def run_watched(folder: str, phase: str, occurrence: str, share: str, *argv: str
 # ---- outside ---------------------------------------------------------------------------------------------------------------
 
 
+def free_port() -> str:
+    """A port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
 def launcher(ranks: int, zero: int | None) -> list[str]:
     """The command in front of the script."""
     if zero is not None:
         config = ROOT / "configs" / "accelerate" / "zero3.yaml"
         accelerate = [str(Path(sys.executable).parent / "accelerate"), "launch", "--config_file", str(config)]
         return [*accelerate, "--zero_stage", str(zero), "--zero3_init_flag", str(zero == 3).lower(), "--num_processes",
-                str(ranks), "--main_process_port", "29811"]  # fmt: skip
+                str(ranks), "--main_process_port", free_port()]  # fmt: skip
     if ranks > 1:
-        return [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(ranks), "--master_port", "29813"]
+        return [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(ranks), "--master_port", free_port()]
     return [sys.executable]
 
 

@@ -1,6 +1,7 @@
 """Set before torch is imported anywhere: spinning threads on a shared machine cost up to 46x."""
 
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -13,6 +14,14 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # train.py is a script beside the package, not a part of it
+
+
+def free_port():
+    """A port that nothing listens on, as text for a launcher."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
 
 # Files whose tests start several ranks or engines: one after the other in one of the two test processes, and first, as they
 # are the longest. The tests of any other file stay together too, and share what it built.

@@ -19,7 +19,7 @@ from minirl.data import Prompt
 from minirl.distributed import Ranks
 from minirl.policy import Policy
 from minirl.tasks import Problem
-from tests.conftest import ROOT
+from tests.conftest import ROOT, free_port
 from tests.equivalence import rollouts
 from tests.resumption import step, whole
 
@@ -137,7 +137,7 @@ if importlib.util.find_spec("deepspeed"):
 
 
 def test_two_ranks_resume_to_the_bit_plain_and_under_every_stage(tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29741"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", free_port()]
     done = subprocess.run(
         [*command, str(ROOT / "tests" / "resumption.py"), str(tmp_path), *CASES],
         capture_output=True, text=True, timeout=200, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False,
@@ -151,8 +151,8 @@ def test_two_ranks_resume_to_the_bit_plain_and_under_every_stage(tmp_path):
         for name, tensor in before.items():
             assert torch.equal(tensor, before2[name]), (case, name)
             assert torch.equal(after[name], after2[name]), (case, name)
-            assert not torch.equal(tensor, after[name]), (case, name)
             assert torch.equal(result["from plain"][name], plain[name].to(tensor.dtype)), (case, name)
+        assert any(not torch.equal(tensor, after[name]) for name, tensor in before.items()), f"{case} has trained"
 
 
 # ---- generators ------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import train
 from minirl.checkpoint import State
 from minirl.config import load
 from minirl.replay import Batches, saved_steps
-from tests.conftest import ROOT
+from tests.conftest import ROOT, free_port
 
 RUN = [
     "--run.steps=4", "--run.save_every=2", "--rollout.prompts=4", "--rollout.samples=4", "--algorithm.mini_batch_prompts=2",
@@ -78,7 +78,7 @@ def test_another_estimator_or_rate_is_shown_and_is_no_failure(finished, capsys):
 
 
 def test_two_ranks_replay_what_one_has_run(finished):
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29687"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", free_port()]
     done = subprocess.run([*command, str(ROOT / "train.py"), "--replay", str(finished / "step3")], cwd=ROOT, text=True,
                           capture_output=True, timeout=200, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -238,6 +238,7 @@ def test_a_second_interrupt_ends_a_run_at_once_and_leaves_no_process(tmp_path):
         tmp_path / "out", *LONG, f"--verifier.name={tmp_path / 'slow.py'}:slow", "--eval.problems=1", "--run.save_every=1"
     )
     job.wait_for(1)
+    time.sleep(1.0)  # it is in the second step now
     os.kill(job.process.pid, signal.SIGINT)
     time.sleep(1.2)
     assert job.process.poll() is None, "a step takes 4 s and more: 16 responses or more, two workers"

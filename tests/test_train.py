@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import train
 from minirl import tiny
 from minirl.config import ConfigError, command_line, load
-from tests.conftest import ROOT
+from tests.conftest import ROOT, free_port
 
 
 def start(arguments):
@@ -138,7 +138,7 @@ def test_two_ranks_give_the_curve_of_one(tmp_path):
         "--algorithm.kl_coefficient=0.01",
     ]
     run(*SMALL, *steps, "--run-dir", tmp_path / "one")
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29611")
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", free_port())
     run(*SMALL, *steps, "--run-dir", tmp_path / "two", launcher=torchrun)
     one, two = metrics(tmp_path / "one"), metrics(tmp_path / "two")
     assert len(one) == len(two) == 3
@@ -412,7 +412,7 @@ def test_two_nodes_of_one_rank_each_give_the_curve_of_one_process(tmp_path):
     steps = [*SMALL, "--run.steps=2"]
     run(*steps, "--run-dir", tmp_path / "one")
     command = [str(SCRIPTS / "accelerate"), "launch", "--multi_gpu", "--num_machines", "2", "--num_processes", "2",
-               "--main_process_ip", "127.0.0.1", "--main_process_port", "29661"]  # fmt: skip
+               "--main_process_ip", "127.0.0.1", "--main_process_port", free_port()]  # fmt: skip
     script = [str(ROOT / "train.py"), *steps, "--run-dir", str(tmp_path / "two")]
     nodes = [
         subprocess.Popen([*command, "--machine_rank", str(k), *script], cwd=ROOT, text=True,
@@ -437,7 +437,16 @@ def test_a_rank_that_dies_ends_the_others_with_its_reason(tmp_path):
         f"sys.exit(train.main(load({[*SMALL, '--run-dir', str(tmp_path / 'out')]!r})))\n"
     )
     begin = time.monotonic()
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29671", str(program)]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc_per_node",
+        "2",
+        "--master_port",
+        free_port(),
+        str(program),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, check=False,
                           env=os.environ | {"PYTHONPATH": str(ROOT)})  # fmt: skip
     assert done.returncode != 0

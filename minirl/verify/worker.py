@@ -30,7 +30,7 @@ from minirl.verify.children import signal_name
 INDEX, START = 0, 1
 LENGTH = struct.Struct("<Q")
 FLUSH_SECONDS = 0.005  # results wait at most this long, or until an item that takes longer ends
-MATH_MEMORY = 4 << 30  # bytes of address space: a tower of powers must not take the memory of the node
+MEMORY = 4 << 30  # bytes: a tower of powers must not take the memory of the node
 PR_SET_PDEATHSIG = 1
 START_SECONDS = 120.0  # importing sympy on a busy machine
 TALK_SECONDS = 20.0  # a message that is under way for longer means a stopped worker
@@ -140,9 +140,11 @@ def die_with_parent(parent_pid: int) -> None:
 
 def prepare(name: str, options: dict[str, Any]) -> Any:
     """The verifier, loaded and tested. Raises VerifierError with the reason when it must not be used."""
-    if name in ("math", "rows"):
-        _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, (MATH_MEMORY, hard))
+    # Address space where the code is ours; only data for others, whose libraries may map much more than they use. Either
+    # is a soft limit, which a reward that needs more may raise, and the sandbox's programs have limits of their own.
+    kind = resource.RLIMIT_AS if name in ("math", "rows", "code") else resource.RLIMIT_DATA
+    _, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (MEMORY if hard == resource.RLIM_INFINITY else min(MEMORY, hard), hard))
     verifier = load_verifier(name, **options)
     self_test = getattr(verifier, "self_test", None)
     if self_test is not None and self_test() is False:

@@ -231,7 +231,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 class Peer:
     """One end of the channel. operations: what the other end may ask for.
 
-    heard: whether anything of the other end's choosing may have reached the code that runs here.
+    heard: whether anything of the other end's choosing may have reached the code that runs here. True until proved.
     """
 
     def __init__(self, sock: Any, names: dict[str, Any], operations: dict[str, Callable[..., Any]]) -> None:
@@ -240,7 +240,7 @@ class Peer:
         self.remotes: dict[int | str, Remote] = {}
         self.tuples: dict[tuple[str, ...], Any] = {}
         self.calls = 0
-        self.heard = False
+        self.heard = True
 
     # Values. JSON's own null, true, false, strings, small integers and floats; everything else is [tag, ...].
 
@@ -310,7 +310,7 @@ class Peer:
             length = _LENGTH.unpack(self._exactly(_LENGTH.size))[0]
             if length > MESSAGE_BYTES:
                 raise Gone
-            message = json.loads(self._exactly(length))
+            message = json.loads(self._exactly(length).decode())  # of bytes it would guess the encoding, and import it
         except (OSError, ValueError, RecursionError) as error:
             raise Gone from error
         if type(message) is not list or not message:

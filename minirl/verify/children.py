@@ -73,14 +73,41 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+def _stat(pid: int | str) -> list[str]:
+    """/proc/PID/stat from the state on; OSError when there is no such process (or no /proc)."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
 def children_of(pid: int) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir() if Path("/proc/self/stat").exists() else []:
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == pid:
+                if int(_stat(entry.name)[1]) == pid:
                     found.append(int(entry.name))
     return found
+
+
+def descendants_of(pid: int) -> list[int]:
+    parents = {}
+    for entry in Path("/proc").iterdir() if Path("/proc/self/stat").exists() else []:
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                parents[int(entry.name)] = int(_stat(entry.name)[1])
+    found: list[int] = []
+    ring = {pid}
+    while ring:
+        ring = {child for child, parent in parents.items() if parent in ring}
+        found += ring
+    return found
+
+
+def session_of(pid: int) -> int:
+    """The process's session, 0 when it is gone."""
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return 0
 
 
 def tasks_of_this_user() -> int:

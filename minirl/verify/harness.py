@@ -73,7 +73,9 @@ def judge(sock: Any, payload: dict[str, Any]) -> dict[str, str]:
     try:
         names = names_of_prelude(payload["prelude"])
         hello = peer.receive()
-        if hello[0] != "=":
+        if hello[0] not in ("=", "!"):
+            raise Gone
+        if hello[0] == "!":
             hello += ["", ""]
             return {"status": "wrong", "label": str(hello[1])[:60], "detail": f"when loaded: {str(hello[2])[:300]}"}
         if payload["kind"] == "calls":
@@ -125,6 +127,7 @@ def set_public_attribute(target: Any, name: str, value: Any) -> None:
 def run_calls(peer: Peer, payload: dict[str, Any]) -> None:
     entry, _, method = payload["entry_point"].partition(".")
     target: Any = Remote(peer, entry)
+    peer.heard = False
     if method:
         target = getattr(target(), method)
     for number, case in enumerate(payload["cases"]):
@@ -181,19 +184,18 @@ def run_script(peer: Peer, payload: dict[str, Any], names: dict[str, Any], missi
     sys.modules["solution"] = module
     used, owed, bound = names_in(tree)
     owed |= set(re.findall(r"\w+", payload["prompt"])) | ({entry} if entry else used)
-    plain = False
+    peer.heard = heard = False
     for name in (used - trusted - bound) | ({entry} if entry else set()):
         try:
             value = peer.ask("value", name)
-        except NameError:  # the candidate lacks it; the test that needs it will say so
-            value = None
-            if name not in owed:
-                missing.add(name)
-                continue
-        remote = value is None or isinstance(value, (type, Remote))
-        plain = plain or not remote
-        names[name] = Remote(peer, name) if remote else value
-    peer.heard = plain
+        except NameError:  # the test that needs it will say so
+            heard = heard or name in owed
+            missing |= {name} - owed
+        else:
+            reference = isinstance(value, (type, Remote))
+            names[name] = Remote(peer, name) if reference else value
+            heard = heard or not reference
+    peer.heard = heard  # what the candidate lacks, or a value of its own, may be what fails
     exec(script, names)
     if peer.calls:
         return

@@ -23,7 +23,7 @@ from typing import Any
 
 import minirl
 from minirl.verify import ERROR, Verdict, VerifierError, load_verifier
-from minirl.verify.children import signal_name
+from minirl.verify.children import descendants_of, session_of, signal_name
 
 # The cell: two doubles, the index of the current item in its batch (-1: none) and time.monotonic() of its start. Each
 # is written in one piece (struct's pack_into is not: it clears the bytes first), the start before the index.
@@ -31,7 +31,7 @@ INDEX, START = 0, 1
 LENGTH = struct.Struct("<Q")
 FLUSH_SECONDS = 0.005  # results wait at most this long, or until an item that takes longer ends
 MEMORY = 4 << 30  # bytes: a tower of powers must not take the memory of the node
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 START_SECONDS = 120.0  # importing sympy on a busy machine
 TALK_SECONDS = 20.0  # a message that is under way for longer means a stopped worker
 
@@ -113,8 +113,13 @@ class Worker:
             code = self.process.wait(timeout=1.0 if gone else 0.0)  # the socket closes a little before the exit code is known
         except subprocess.TimeoutExpired:
             code = None
+        # Processes with a session of their own: a sandbox's server, which cleans up, or what a reward of the user's started.
+        others = [pid for pid in descendants_of(self.process.pid) if session_of(pid) != self.process.pid]
         with contextlib.suppress(ProcessLookupError, PermissionError):  # the group is gone (macOS: PermissionError)
             os.killpg(self.process.pid, signal.SIGKILL)
+        for pid in others:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGTERM)
         self.process.wait()
         self.socket.close()
         if code is None:
@@ -125,7 +130,9 @@ class Worker:
 def die_with_parent(parent_pid: int) -> None:
     """Asks the kernel to kill this process when the thread that started it ends; elsewhere than on Linux: a watcher."""
     if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # daemons of a reward stay under it, where the pool finds them
     else:
 
         def watch() -> None:

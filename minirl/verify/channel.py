@@ -1,21 +1,49 @@
 """The channel between the judge's process and the candidate's: plain values as JSON, everything else by reference.
 
-A value that comes out of it is built anew from exact built-in types, so that no comparison, length or hash of the
-candidate's own is ever run where expected values are. Anything else arrives as a Remote, equal to nothing but itself.
-Standard library only.
+A value that comes out of it is built anew from exact standard types, so that no comparison, length or hash of the
+candidate's own is ever run where expected values are. Anything else arrives as a Remote. Standard library only.
 """
 
 import builtins
 import collections
+import datetime
+import errno
+import itertools
 import json
+import operator
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 MESSAGE_BYTES = 32 << 20
 DEPTH = 200
+CHUNK = 1024  # items that an iteration asks for at once, at most
 _LENGTH = struct.Struct("<I")
-_AS_DICT = (collections.OrderedDict, collections.defaultdict, collections.Counter)
+# Standard types sent by value: into values that can be sent, and back. The type must be exactly this one.
+_PARTS: dict[type, tuple[Callable[[Any], tuple], Callable[..., Any]]] = {
+    bytes: (lambda v: (v.hex(),), bytes.fromhex),
+    bytearray: (lambda v: (v.hex(),), bytearray.fromhex),
+    complex: (lambda v: (v.real, v.imag), complex),
+    range: (lambda v: (v.start, v.stop, v.step), range),
+    Decimal: (lambda v: (str(v),), Decimal),
+    Fraction: (lambda v: (v.numerator, v.denominator), Fraction),
+    datetime.date: (lambda v: (v.isoformat(),), datetime.date.fromisoformat),
+    datetime.time: (lambda v: (v.isoformat(),), datetime.time.fromisoformat),
+    datetime.datetime: (lambda v: (v.isoformat(),), datetime.datetime.fromisoformat),
+    datetime.timedelta: (lambda v: (v.days, v.seconds, v.microseconds), datetime.timedelta),
+    collections.deque: (lambda v: (list(v), v.maxlen), collections.deque),
+    collections.Counter: (lambda v: (dict(v),), collections.Counter),
+    collections.OrderedDict: (lambda v: (list(v.items()),), collections.OrderedDict),
+    collections.defaultdict: (lambda v: (v.default_factory, dict(v)), collections.defaultdict),
+}
+_BUILD = {kind.__name__: build for kind, (_, build) in _PARTS.items()}
+_ZONES = (type(None), datetime.timezone)  # tzinfo that isoformat tells in full
+_DUNDERS = ("__name__", "__qualname__", "__dict__", "__annotations__", "__wrapped__")
+
+
+MUTABLE = (list, dict, set, bytearray, collections.deque)
 
 
 class Gone(BaseException):
@@ -31,50 +59,149 @@ class BadTests(BaseException):
 
 
 class Remote:
-    """An object that lives in the candidate's process. Its answers are plain values or Remotes again."""
+    """An object that lives in the other process. Its answers are plain values or Remotes again.
 
-    __slots__ = ("_handle", "_peer")
+    The candidate is never asked a question that holds the value it is to be compared with: its objects equal no plain
+    value, `in` compares their items here, and an operator with a plain operand is a TypeError. Between two objects of the
+    candidate's own its class decides, as any of its methods does.
+    """
+
+    __slots__ = ("_ahead", "_handle", "_peer")
 
     def __init__(self, peer: "Peer", handle: int | str) -> None:
-        object.__setattr__(self, "_peer", peer)
-        object.__setattr__(self, "_handle", handle)
+        for name, value in (("_peer", peer), ("_handle", handle), ("_ahead", collections.deque())):
+            object.__setattr__(self, name, value)
+
+    def _ask(self, operation: str, *args: Any) -> Any:
+        return self._peer.ask(operation, self._handle, *args)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._peer.ask("call", self._handle, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("__") and name not in _DUNDERS:
             raise AttributeError(name)
-        return self._peer.ask("getattr", self._handle, name)
+        return self._ask("getattr", name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self._peer.ask("setattr", self._handle, name, value)
+        self._ask("setattr", name, value)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Remote):
+            return NotImplemented
+        return self._handle == other._handle or self._ask("operate", "__eq__", other) is True
+
+    def __hash__(self) -> int:
+        return operator.index(self._ask("hash"))
 
     def __bool__(self) -> bool:
-        raise TypeError("the candidate returned an object where a plain value was needed")
-
-    def __iter__(self) -> Any:
-        return iter(self._peer.ask("list", self._handle))
-
-    def __next__(self) -> Any:
-        return self._peer.ask("next", self._handle)
+        return self._ask("bool") is True
 
     def __len__(self) -> int:
-        return self._peer.ask("len", self._handle)
+        return operator.index(self._ask("len"))
 
     def __getitem__(self, key: Any) -> Any:
-        return self._peer.ask("getitem", self._handle, key)
+        return self._ask("getitem", key)
 
-    def __contains__(self, key: Any) -> bool:
-        return self._peer.ask("contains", self._handle, key) is True
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._ask("setitem", key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        self._ask("delitem", key)
+
+    def __contains__(self, value: Any) -> bool:
+        return any(item is value or item == value for item in self)
+
+    def __iter__(self) -> Any:
+        iterator = self._ask("iter")
+        if not isinstance(iterator, Remote):
+            raise TypeError("iter() gave no iterator")
+        return _items(iterator)
+
+    def __next__(self) -> Any:
+        return self._ahead.popleft() if self._ahead else self._ask("next")
 
     def __str__(self) -> str:
-        text = self._peer.ask("str", self._handle)
-        return text if type(text) is str else "<object of the candidate>"
+        return _text(self._ask("str"))
+
+    def __repr__(self) -> str:
+        return _text(self._ask("repr"))
+
+    def __instancecheck__(self, instance: object) -> bool:
+        return isinstance(instance, Remote) and self._ask("isinstance", instance) is True
+
+    def __subclasscheck__(self, kind: type) -> bool:
+        return isinstance(kind, Remote) and self._ask("issubclass", kind) is True
+
+    def __enter__(self) -> Any:
+        return self._ask("enter")
+
+    def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> bool:
+        """Only an exception of the candidate's own may be swallowed, never a failed assertion of the tests."""
+        swallowed = self._ask("exit", None if kind is None else kind.__name__)
+        return swallowed is True and getattr(error, "of_candidate", False)
+
+
+def _binary(name: str) -> Callable[[Remote, Any], Any]:
+    return lambda self, other: self._ask("operate", name, other) if isinstance(other, Remote) else NotImplemented
+
+
+def _unary(name: str) -> Callable[[Remote], Any]:
+    return lambda self: self._ask("operate", name)
+
+
+_COMPARE = ["__lt__", "__le__", "__gt__", "__ge__"]
+_NUMBER = ["__add__", "__sub__", "__mul__", "__truediv__", "__floordiv__", "__mod__", "__pow__", "__matmul__"]
+BINARY = [*_COMPARE, *_NUMBER, "__and__", "__or__", "__xor__", "__lshift__", "__rshift__"]
+UNARY = ["__neg__", "__pos__", "__abs__", "__invert__"]
+for _name in BINARY:
+    setattr(Remote, _name, _binary(_name))
+for _name in UNARY:
+    setattr(Remote, _name, _unary(_name))
+
+
+def _items(iterator: Remote) -> Iterator[Any]:
+    """The items of an iterator, asked for in chunks that grow. What was asked for too early is left to next()."""
+    count = 1
+    while True:
+        items, error = iterator._ask("take", count)
+        iterator._ahead.extend(items)
+        while iterator._ahead:
+            yield iterator._ahead.popleft()
+        if error is not None:
+            raise remote_exception(str(error[0]), str(error[1]), "next")
+        if len(items) < count:
+            return
+        count = min(2 * count, CHUNK)
+
+
+def _text(value: Any) -> str:
+    return value if type(value) is str else "<object of the candidate>"
 
 
 def call(function: Any, *args: Any, **kwargs: Any) -> Any:
     return function(*args, **kwargs)
+
+
+def take(iterator: Any, count: int) -> tuple[list[Any], tuple[str, str] | None]:
+    """The next items, and the exception that came after them (name and text)."""
+    items: list[Any] = []
+    try:
+        items.extend(itertools.islice(iterator, count))  # keeps what came before an exception
+    except Exception as error:  # noqa: BLE001 - whatever the candidate raises is its answer
+        return items, describe(error)
+    return items, None
+
+
+def operate(value: Any, name: str, *other: Any) -> Any:
+    if name not in ("__eq__", *BINARY, *UNARY):
+        raise AttributeError(name)
+    return getattr(operator, name)(value, *other)
+
+
+def leave(manager: Any, name: str | None) -> Any:
+    error = None if name is None else remote_exception(name, "", "exit")
+    return type(manager).__exit__(manager, error and type(error), error, None)
 
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
@@ -82,23 +209,38 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "value": lambda value: value,
     "getattr": getattr,
     "setattr": setattr,
-    "list": list,
+    "iter": iter,
+    "take": take,
     "next": next,
     "len": len,
+    "bool": bool,
+    "hash": hash,
     "str": str,
-    "getitem": lambda value, key: value[key],
-    "contains": lambda value, key: key in value,
+    "repr": repr,
+    "getitem": operator.getitem,
+    "setitem": operator.setitem,
+    "delitem": operator.delitem,
+    "operate": operate,
+    "isinstance": lambda kind, value: isinstance(value, kind),
+    "issubclass": lambda kind, value: issubclass(value, kind),
+    "enter": lambda manager: type(manager).__enter__(manager),
+    "exit": leave,
 }
 
 
 class Peer:
-    """One end of the channel. operations: what the other end may ask for (the judge allows calls of what it lent)."""
+    """One end of the channel. operations: what the other end may ask for.
+
+    heard: whether anything of the other end's choosing may have reached the code that runs here. True until proved.
+    """
 
     def __init__(self, sock: Any, names: dict[str, Any], operations: dict[str, Callable[..., Any]]) -> None:
         self.sock, self.names, self.operations = sock, names, operations
         self.lent: dict[int, Any] = {}
         self.remotes: dict[int | str, Remote] = {}
+        self.tuples: dict[tuple[str, ...], Any] = {}
         self.calls = 0
+        self.heard = True
 
     # Values. JSON's own null, true, false, strings, small integers and floats; everything else is [tag, ...].
 
@@ -112,18 +254,17 @@ class Peer:
             raise TooLarge(f"a value nested deeper than {DEPTH}")
         if kind in (list, tuple, set, frozenset):
             return [kind.__name__, [self.encode(item, depth + 1) for item in value]]
-        if kind is dict or kind in _AS_DICT:
+        if kind is dict:
             return ["dict", [[self.encode(k, depth + 1), self.encode(v, depth + 1)] for k, v in value.items()]]
-        if kind is bytes or kind is bytearray:
-            return [kind.__name__, value.hex()]
-        if kind is complex:
-            return ["complex", value.real, value.imag]
+        if kind in _PARTS and type(getattr(value, "tzinfo", None)) in _ZONES:
+            return [kind.__name__, [self.encode(part, depth + 1) for part in _PARTS[kind][0](value)]]
         if kind is type and getattr(builtins, name := str(value)[8:-2], None) is value:  # <class 'int'>
             return ["type", name]
         if isinstance(value, Remote):
             return ["yours", value._handle]
         if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return self.encode(tuple(value), depth)
+            head = [kind.__name__, *value._fields]
+            return ["namedtuple", head, [self.encode(item, depth + 1) for item in value]]
         if kind.__module__ == "numpy" and hasattr(value, "tolist"):
             return self.encode(value.tolist(), depth)
         self.lent[id(value)] = value
@@ -139,10 +280,12 @@ class Peer:
             return {self.decode(k): self.decode(v) for k, v in content}
         if tag == "i":
             return int(content, 16)
-        if tag in ("bytes", "bytearray"):
-            return getattr(builtins, tag).fromhex(content)
-        if tag == "complex":
-            return complex(float(content), float(value[2]))
+        if tag in _BUILD:
+            return _BUILD[tag](*map(self.decode, content))
+        if tag == "namedtuple":
+            kind = self.tuples.get(tuple(content)) or collections.namedtuple(content[0], content[1:])  # type: ignore[misc]
+            self.tuples[tuple(content)] = kind
+            return kind(*map(self.decode, value[2]))
         if tag == "type" and isinstance(getattr(builtins, content), type):
             return getattr(builtins, content)
         if tag == "mine" and type(content) in (int, str):
@@ -167,7 +310,7 @@ class Peer:
             length = _LENGTH.unpack(self._exactly(_LENGTH.size))[0]
             if length > MESSAGE_BYTES:
                 raise Gone
-            message = json.loads(self._exactly(length))
+            message = json.loads(self._exactly(length).decode())  # of bytes it would guess the encoding, and import it
         except (OSError, ValueError, RecursionError) as error:
             raise Gone from error
         if type(message) is not list or not message:
@@ -184,11 +327,14 @@ class Peer:
         return bytes(data)
 
     def ask(self, operation: str, handle: int | str, *args: Any, **kwargs: Any) -> Any:
-        self.calls += operation == "call"
+        self.calls += operation != "value"
         try:
             self.send(["?", operation, handle, [self.encode(a) for a in args], {k: self.encode(v) for k, v in kwargs.items()}])
         except TooLarge as error:
+            if self.heard:  # it may have grown from an answer
+                raise
             raise BadTests(f"an argument cannot be sent: {error}") from error
+        self.heard = True
         while (message := self.receive())[0] == "?":
             self.answer(message)
         try:
@@ -198,7 +344,7 @@ class Peer:
                 for index, content in message[2]:
                     overwrite(args[index], self.decode(content))
             return self.decode(message[1])
-        except (IndexError, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             if getattr(error, "of_candidate", False):
                 raise
             raise Gone from error  # not what our own encoder writes: the candidate wrote on the channel itself
@@ -213,7 +359,7 @@ class Peer:
             result = self.operations[operation](target, *arguments, **{k: self.decode(v) for k, v in kwargs.items()})
             changed = []
             for index, old in enumerate(before if result is None else []):
-                if old and type(arguments[index]) in (list, dict, set, bytearray):
+                if old and isinstance(arguments[index], MUTABLE):
                     now = self.encode(arguments[index])
                     if json.dumps(now) != old:
                         changed.append([index, now])
@@ -228,7 +374,8 @@ def describe(error: BaseException, handle: Any = None) -> tuple[str, str]:
     if isinstance(error, KeyError) and type(handle) is str and error.args == (handle,):
         return "NameError", f"name {handle!r} is not defined"
     try:
-        return type(error).__name__[:60], str(error)[:300]
+        full = isinstance(error, OSError) and error.errno in (errno.EFBIG, errno.ENOSPC, errno.EDQUOT)
+        return "TooLarge" if full else type(error).__name__[:60], str(error)[:300]
     except BaseException:  # noqa: BLE001 - a hostile __str__ or metaclass
         return "Exception", ""
 
@@ -251,10 +398,6 @@ def remote_exception(name: str, text: str, operation: str) -> Exception:
 
 def overwrite(target: Any, value: Any) -> None:
     """An argument that a function changed in place, and returned nothing, is changed here too."""
-    if type(target) is not type(value):
-        return
-    if type(target) is list or type(target) is bytearray:
-        target[:] = value
-    elif type(target) in (dict, set):
+    if type(target) is type(value) and isinstance(target, MUTABLE):
         target.clear()
-        target.update(value)
+        (target.update if isinstance(target, (dict, set)) else target.extend)(value)

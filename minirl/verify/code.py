@@ -1,7 +1,8 @@
 """Verdicts on Python programs: extract the code of a response, run it in the sandbox, name the first error.
 
 A problem's facts say how it is tested:
-* tests: Python source with asserts (entry_point: the function; `check(candidate)` or `test_...` functions are called);
+* tests: Python source with asserts, or a list of such lines (entry_point: the function; `check(candidate)` or `test_...`
+  functions are called);
 * tests: {"type": "call", "inputs": [[argument, ...], ...], "outputs": [...]} with entry_point (or fn_name inside);
 * tests: {"type": "stdin_stdout", "inputs": [text, ...], "outputs": [text, ...]};
 * tests: a list of {"input", "output", "testtype": "stdin" or "functional"} (LiveCodeBench), or of
@@ -21,6 +22,7 @@ import textwrap
 import time
 import warnings
 from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from minirl.tasks import Problem
@@ -42,8 +44,8 @@ CODE_CHARACTERS = 200_000  # longer code is not compiled
 START_SECONDS = 5.0  # what the pool allows beside the tests' own limit: starting, killing, and a busy machine
 FENCE = re.compile(r"^[ \t]*(```+|~~~+)[ \t]*([^\n`]*)\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
 CODE_LINE = re.compile(r"^(def |class |import |from \w+ import |@|async def )", re.MULTILINE)
-# What LeetCode's own runner imports for a solution, as far as the standard library goes.
-METHOD_PRELUDE = """\
+# What runners of call tests (LeetCode's, LiveCodeBench's) offer to a solution, as far as the standard library goes.
+CALLS_PRELUDE = """\
 import bisect, collections, functools, heapq, itertools, math, random, re, string
 from bisect import *
 from collections import *
@@ -52,6 +54,15 @@ from heapq import *
 from itertools import *
 from math import *
 from typing import *
+from builtins import *
+
+class ListNode:
+    def __init__(self, val=0, next=None):
+        self.val, self.next = val, next
+
+class TreeNode:
+    def __init__(self, val=0, left=None, right=None):
+        self.val, self.left, self.right = val, left, right
 """
 ENDINGS = {"SIGXCPU": TIMEOUT, "SIGKILL": MEMORY_LIMIT, "SIGXFSZ": OUTPUT_LIMIT}
 RENAMED = {"MemoryError": MEMORY_LIMIT, "TooLarge": OUTPUT_LIMIT}
@@ -59,13 +70,14 @@ RENAMED = {"MemoryError": MEMORY_LIMIT, "TooLarge": OUTPUT_LIMIT}
 
 @dataclass(frozen=True)
 class Tests:
-    """kind: "script", "calls" or "program", with the field that belongs to it."""
+    """kind: "script", "calls" or "program", with the field that belongs to it. by_lines: output as LiveCodeBench takes it."""
 
     kind: str
     entry_point: str | None = None
     script: str = ""
     calls: list[tuple[list[Any], dict[str, Any], Any]] = field(default_factory=list)
     programs: list[tuple[str, str]] = field(default_factory=list)
+    by_lines: bool = False
 
 
 def extract_code(response: str, prompt: str = "") -> str | None:
@@ -124,6 +136,8 @@ def parse_tests(problem: Problem) -> Tests:
             tests = json.loads(tests)
     if isinstance(tests, str) and tests.strip():
         return Tests("script", entry_point, script=tests)
+    if isinstance(tests, list) and tests and all(isinstance(test, str) for test in tests):  # MBPP's list of asserts
+        return Tests("script", entry_point, script="\n".join(tests))
     if isinstance(tests, dict) and isinstance(tests.get("functional"), str):  # Code-R1's name for a script
         return Tests("script", entry_point, script=tests["functional"])
     if isinstance(tests, dict):
@@ -138,12 +152,13 @@ def parse_tests(problem: Problem) -> Tests:
         if all("expected" in test for test in tests):
             calls = [(test.get("args", []), test.get("kwargs", {}), test["expected"]) for test in tests]
         elif all(test.get("testtype", "stdin") == "stdin" for test in tests):
-            return Tests("program", programs=[(_text(test["input"]), _text(test["output"])) for test in tests])
+            programs = [(_text(test["input"]), _text(test["output"])) for test in tests]
+            return Tests("program", programs=programs, by_lines=True)
         else:
             lines = [[json.loads(line) for line in test["input"].splitlines() if line.strip()] for test in tests]
             calls = [(line, {}, json.loads(test["output"])) for line, test in zip(lines, tests, strict=True)]
     else:
-        raise ValueError(f"tests must be Python source, an object or a list of objects, not {type(tests).__name__}")
+        raise ValueError(f"tests must be Python source, an object or a list of one kind, not {type(tests).__name__}")
     if not isinstance(entry_point, str):
         raise ValueError("tests that call a function need entry_point")
     if not all(isinstance(arguments, (list, tuple)) for arguments, _, _ in calls):
@@ -192,6 +207,20 @@ def same_output(expected: str, got: str, tolerance: float = 1e-6) -> bool:
     return len(wanted) == len(found) and all(w == f or _close(w, f, tolerance) for w, f in zip(wanted, found, strict=True))
 
 
+def same_lines(expected: str, got: str) -> bool:
+    """Whether LiveCodeBench's judge would take it: the same lines, white space around them aside, or lines of numbers
+    that are the same exactly (1.0 is 1)."""
+    wanted, found = ([line.strip() for line in text.strip().split("\n")] for text in (expected, got))
+    return len(wanted) == len(found) and all(w == f or _same_decimals(w, f) for w, f in zip(wanted, found, strict=True))
+
+
+def _same_decimals(wanted: str, found: str) -> bool:
+    try:
+        return [Decimal(word) for word in wanted.split()] == [Decimal(word) for word in found.split()]
+    except InvalidOperation:
+        return False
+
+
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
 
 
@@ -229,6 +258,7 @@ class CodeVerifier:
             return Verdict(WRONG, OUTPUT_LIMIT, detail=f"{len(code)} characters of code")
         run = self._programs if tests.kind == "program" else self._tests
         status, label, detail = run(problem, tests, code, seconds)
+        detail = detail.encode("utf-8", "replace").decode()  # half characters of a program must not reach the run's files
         return Verdict(status, label, seconds=time.monotonic() - start, detail=detail)
 
     def _tests(self, problem: Problem, tests: Tests, code: str, seconds: float) -> tuple[str, str, str]:
@@ -236,14 +266,15 @@ class CodeVerifier:
         in_class = re.search(r"^class Solution\b", code, re.MULTILINE) is not None
         if tests.kind == "calls" and entry and "." not in entry and in_class:
             entry = entry if re.search(rf"^def {re.escape(entry)}\b", code, re.MULTILINE) else f"Solution.{entry}"
-        if entry and entry.startswith("Solution."):
-            prelude = METHOD_PRELUDE + prelude
+        if tests.kind == "calls":
+            prelude = CALLS_PRELUDE + prelude
         outcome = self.sandbox.run_tests(
             code,
             entry_point=entry,
             tests=tests.script if tests.kind == "script" else None,
             cases=tests.calls,
             prelude=prelude,
+            prompt=problem.prompt,
             tolerance=self.tolerance,
             seconds=seconds,
         )
@@ -277,8 +308,9 @@ class CodeVerifier:
                     ENDINGS.get(ending, CRASHED),
                     f"test {number}: the program ended with {ending or 'nothing'}",
                 )
-            if not same_output(expected, outcome["output"], self.tolerance):
-                return WRONG, WRONG_ANSWER, f"test {number}: expected {expected[:80]!r}, got {outcome['output'][:80]!r}"
+            got = outcome["output"]
+            if not (same_lines(expected, got) if tests.by_lines else same_output(expected, got, self.tolerance)):
+                return WRONG, WRONG_ANSWER, f"test {number}: expected {expected[:80]!r}, got {got[:80]!r}"
         return RIGHT, "", ""
 
     def self_test(self) -> bool:

@@ -150,63 +150,36 @@ def drop_rights(uid: int | None) -> None:
 
 
 # Numbers of system calls. Sources: the kernel's syscall_64.tbl and asm-generic/unistd.h (424 and above are common).
-_X86 = {"clone": 56, "socket": 41, "connect": 42, "bind": 49, "prctl": 157, "prlimit64": 302, "kill": 62, "tkill": 200}
-_X86 |= {"tgkill": 234, "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297}
-_X86_DENIED: tuple[int, ...] = (
-    101,
-    135,
-    155,
-    161,
-    165,
-    166,
-    167,
-    169,
-    175,
-    246,
-    248,
-    249,
-    250,
-    272,
-    298,
-    304,
-    308,
-    310,
-    311,
-    312,
-)
-_X86_DENIED += (313, 321, 323)
-_ARM = {"clone": 220, "socket": 198, "connect": 203, "bind": 200, "prctl": 167, "prlimit64": 261, "kill": 129}
-_ARM |= {"tkill": 130, "tgkill": 131, "rt_sigqueueinfo": 138, "rt_tgsigqueueinfo": 240}
-_ARM_DENIED: tuple[int, ...] = (
-    117,
-    92,
-    41,
-    51,
-    40,
-    39,
-    224,
-    142,
-    105,
-    104,
-    217,
-    218,
-    219,
-    97,
-    241,
-    265,
-    268,
-    270,
-    271,
-    272,
-)
-_ARM_DENIED += (273, 280, 282)
-# ptrace personality pivot_root chroot mount umount2 swapon reboot init_module kexec_load add_key request_key keyctl
-# unshare perf_event_open open_by_handle_at setns process_vm_readv process_vm_writev kcmp finit_module bpf userfaultfd;
-# and of the common ones pidfd_send_signal io_uring_* open_tree move_mount fsopen fsmount pidfd_open pidfd_getfd
-# mount_setattr
-_COMMON_DENIED = (424, 425, 426, 427, 428, 429, 430, 432, 434, 438, 442)
+def _numbers(text: str) -> list[int]:
+    return [int(word) for word in text.split()]
+
+
+# Looked at by their arguments.
+_X86 = {"clone": 56, "socket": 41, "prctl": 157, "prlimit64": 302, "kill": 62, "tkill": 200, "tgkill": 234, "fcntl": 72}
+_X86 |= {"ioctl": 16, "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297}
+_ARM = {"clone": 220, "socket": 198, "prctl": 167, "prlimit64": 261, "kill": 129, "tkill": 130, "tgkill": 131, "fcntl": 25}
+_ARM |= {"ioctl": 29, "rt_sigqueueinfo": 138, "rt_tgsigqueueinfo": 240}
+# connect bind ptrace personality pivot_root chroot mount umount2 swapon reboot init_module kexec_load add_key request_key
+# keyctl unshare perf_event_open open_by_handle_at setns process_vm_readv process_vm_writev kcmp finit_module bpf
+# userfaultfd syslog; what other processes of the user would feel: setpriority sched_setparam sched_setscheduler
+# sched_setaffinity sched_setattr ioprio_set migrate_pages move_pages; what outlives its maker: shmget semget msgget
+# mq_open; and of the common ones pidfd_send_signal io_uring_* open_tree move_mount fsopen fsmount pidfd_open pidfd_getfd
+# process_madvise mount_setattr process_mrelease
+_X86_DENIED = _numbers("42 49 101 135 155 161 165 166 167 169 175 246 248 249 250 272 298 304 308 310 311 312 313 321 323 103")
+_X86_DENIED += _numbers("141 142 144 203 314 251 256 279 29 64 68 240")
+_ARM_DENIED = _numbers("203 200 117 92 41 51 40 39 224 142 105 104 217 218 219 97 241 265 268 270 271 272 273 280 282 116")
+_ARM_DENIED += _numbers("140 118 119 122 274 30 238 239 194 190 186 180")
+_COMMON_DENIED = _numbers("424 425 426 427 428 429 430 432 434 438 440 442 448")
+# Landlock does not guard them: chmod fchmod fchmodat chown fchown lchown fchownat utime utimes futimesat utimensat
+# setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr truncate, and fchmodat2
+_X86_FILES = _numbers("90 91 268 92 93 94 260 132 235 261 280 188 189 190 197 198 199 76 452")
+_ARM_FILES = _numbers("52 53 54 55 88 5 6 7 14 15 16 45 452")
 _CLONE3 = 435
-_MACHINES = {"x86_64": (0xC000003E, _X86, _X86_DENIED), "aarch64": (0xC00000B7, _ARM, _ARM_DENIED)}
+_MACHINES = {
+    "x86_64": (0xC000003E, _X86, _X86_DENIED, _X86_FILES),
+    "aarch64": (0xC00000B7, _ARM, _ARM_DENIED, _ARM_FILES),
+}
+_SET_OWNER = {"fcntl": (8, 10, 15), "ioctl": (0x8901, 0x8902)}  # F_SETOWN, F_SETSIG, F_SETOWN_EX; FIOSETOWN, SIOCSPGRP
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 Step = tuple[int, int, int, int]  # operation, jump if true, jump if false, operand
 _ALLOW, _KILL, _EPERM, _ENOSYS = 0x7FFF0000, 0x80000000, 0x00050001, 0x00050026
@@ -215,21 +188,23 @@ _ALLOW, _KILL, _EPERM, _ENOSYS = 0x7FFF0000, 0x80000000, 0x00050001, 0x00050026
 _OWN_PID = 0x7EAD0001  # stands for the process's number until that is known
 
 
-def system_call_filter(only_own_signals: bool) -> bytes:
+def system_call_filter(only_own_signals: bool, shared_files: bool) -> bytes:
     """The program for `install_filter`. OSError on a machine whose system call numbers are not known here.
 
-    It denies network sockets, namespaces, mounts, tracing, keys, limits of other processes, undoing the death signal.
-    only_own_signals: signals reach this process and its group only; for where no namespace hides the others.
+    It denies network sockets, namespaces, mounts, tracing, keys, limits and priorities of other processes, shared memory
+    that outlives them, undoing the death signal. only_own_signals: signals reach this process and its group only; for where
+    no namespace hides the others. shared_files: modes, owners, times and lengths of files stay as they are; for where the
+    files of this user are in sight.
     """
     if platform.machine() not in _MACHINES:
         raise OSError(f"no system call table for {platform.machine()}")
-    architecture, numbers, denied = _MACHINES[platform.machine()]
+    architecture, numbers, denied, files = _MACHINES[platform.machine()]
     code: list[Step] = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
     code += [
         (_AT_LEAST, 0, 1, 0x40000000),
         (_RETURN, 0, 0, _EPERM),
     ]  # the x32 numbers are another way to the same calls
-    for number in (*denied, *_COMMON_DENIED, numbers["connect"], numbers["bind"]):
+    for number in (*denied, *_COMMON_DENIED, *(files if shared_files else [])):
         code += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _EPERM)]
     code += [(_EQUAL, 0, 1, _CLONE3), (_RETURN, 0, 0, _ENOSYS)]  # its flags are in memory; libc falls back to clone
 
@@ -237,12 +212,18 @@ def system_call_filter(only_own_signals: bool) -> bytes:
         steps = [(_EQUAL, 0, 4, numbers[name]), (_LOAD, 0, 0, 16), (test, 0, 1, value)]
         return [*steps, (_RETURN, 0, 0, if_true), (_RETURN, 0, 0, if_false)]
 
+    def second_argument(name: str, values: tuple[int, ...]) -> list[Step]:
+        tests = [step for value in values for step in ((_EQUAL, 0, 1, value), (_RETURN, 0, 0, _EPERM))]
+        return [(_EQUAL, 0, 2 + len(tests), numbers[name]), (_LOAD, 0, 0, 24), *tests, (_RETURN, 0, 0, _ALLOW)]
+
     namespaces = CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS
     code += first_argument("clone", _ANY_BIT, namespaces, _EPERM, _ALLOW)
     code += first_argument("socket", _EQUAL, 1, _ALLOW, _EPERM)  # AF_UNIX, which event loops use in pairs
     code += first_argument("prctl", _EQUAL, PR_SET_PDEATHSIG, _EPERM, _ALLOW)
     code += first_argument("prlimit64", _EQUAL, 0, _ALLOW, _EPERM)
     if only_own_signals:
+        for name, values in _SET_OWNER.items():  # or the kernel would send the signal for it
+            code += second_argument(name, values)
         for name in ("rt_sigqueueinfo", "rt_tgsigqueueinfo", "tkill", "tgkill"):
             code += first_argument(name, _EQUAL, _OWN_PID, _ALLOW, _EPERM)
         code += [(_EQUAL, 0, 5, numbers["kill"]), (_LOAD, 0, 0, 16), (_EQUAL, 1, 0, _OWN_PID), (_EQUAL, 0, 1, 0)]

@@ -92,7 +92,7 @@ class Server:
     def system_call_filter(self) -> bytes:
         """The filter for every program, or b"" where this system does not have it."""
         try:
-            program = confine.system_call_filter(only_own_signals=not self.namespaces)
+            program = confine.system_call_filter(not self.namespaces, self.mode != "full")
         except OSError:
             return b""
         return program if works(lambda: confine.install_filter(program)) else b""
@@ -122,7 +122,7 @@ class Server:
         send(self.sock, {"in force": self.in_force()})
         while (received := receive_job(self.sock)) is not None:
             job, payload = received
-            folder = "/tmp"
+            folder, left = "/tmp", ""
             if self.mode != "full":
                 folder = tempfile.mkdtemp(prefix="program-", dir=self.base)
                 os.chown(folder, -1 if self.uid is None else self.uid, -1)
@@ -134,8 +134,8 @@ class Server:
                 os.close(payload)
                 self.kill_children()
                 if folder != "/tmp":
-                    remove_folder(folder)
-            send(self.sock, outcome)
+                    left = remove_folder(folder)
+            send(self.sock, outcome | {"left": left})
 
     def run_tests(self, job: dict[str, Any], payload: int, folder: str) -> dict[str, Any]:
         """The judge with the tests, and the candidate with the code, in two children that share one socket pair."""
@@ -151,7 +151,9 @@ class Server:
                 mine.close()
             start = time.monotonic()
             data, why = self.read_until(result.fd, None, start + job["seconds"], VERDICT_BYTES)
-            outcome = {"status": "timeout"} if why == "timeout" else json.loads(data or b'{"status": "gone"}')
+            if why != "timeout" and not data:  # the tests ended it, or the machine did: a candidate cannot reach it
+                data = json.dumps({"status": "error", "detail": f"the judge ended without a verdict: {ending(judge)}"}).encode()
+            outcome = {"status": "timeout"} if why == "timeout" else json.loads(data)
             if outcome["status"] == "gone":
                 outcome["ending"] = ending(candidate)
             return outcome | {"seconds": time.monotonic() - start}
@@ -175,8 +177,8 @@ class Server:
                 ours.settimeout(0.0)
                 with contextlib.suppress(channel.Gone):
                     message = channel.Peer(ours, {}, {}).receive()
-                    if message[0] == "!" and len(message) == 3:
-                        outcome |= {"status": "raised", "label": str(message[1]), "detail": str(message[2])}
+                    if message[0] == "!" and [type(part) for part in message] == [str] * 3:
+                        outcome |= {"status": "raised", "label": message[1], "detail": message[2]}
             return outcome
 
     def fork(self, fds: list[int], main: Callable[[], None], job: dict[str, Any], folder: str) -> int:

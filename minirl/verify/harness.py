@@ -9,14 +9,17 @@ import ast
 import atexit
 import builtins
 import contextlib
+import io
 import math
 import os
+import re
 import sys
 import threading
 import types
+from collections.abc import Iterable
 from typing import Any
 
-from minirl.verify.channel import OPERATIONS, BadTests, Gone, Peer, Remote, call, describe
+from minirl.verify.channel import OPERATIONS, BadTests, Gone, Peer, Remote, describe
 
 
 def run_candidate(sock: Any, prelude: str, code: str) -> None:
@@ -40,7 +43,11 @@ def run_program(sock: Any, code: str) -> None:
     """Runs a stdin/stdout program as __main__, with what the interpreter does at its end, and reports how it ended."""
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
-    sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
+    module.__file__ = os.path.join(os.getcwd(), "solution.py")
+    sys.argv = [module.__file__]
+    # As in an interpreter of its own: whoever drops or closes these files leaves the descriptors open for the next.
+    sys.stdin = sys.__stdin__ = os.fdopen(0, "r", errors="surrogateescape", closefd=False)  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = os.fdopen(1, "w", errors="surrogateescape", closefd=False)  # type: ignore[misc]
     peer = Peer(sock, {}, {})
     try:
         try:
@@ -50,7 +57,10 @@ def run_program(sock: Any, code: str) -> None:
                 raise
         threading._shutdown()  # type: ignore[attr-defined]  # waits for the threads that are not daemons
         atexit._run_exitfuncs()
-        sys.stdout.flush()
+        opened = [value for value in module.__dict__.values() if isinstance(value, io.IOBase)]
+        for file in (sys.stdout, sys.__stdout__, *opened):
+            if file is not None and not getattr(file, "closed", False):
+                file.flush()
         peer.send(["="])
     except BaseException as error:  # noqa: BLE001 - whatever the candidate raises is how it ended
         peer.send(["!", *describe(error)])
@@ -58,36 +68,66 @@ def run_program(sock: Any, code: str) -> None:
 
 def judge(sock: Any, payload: dict[str, Any]) -> dict[str, str]:
     """Runs the tests. {"status": "right"}, or "wrong" with label and detail, or "error" with detail."""
-    peer = Peer(sock, {}, {"call": call})
+    peer = Peer(sock, {}, OPERATIONS | {"getattr": public_attribute, "setattr": set_public_attribute})
+    missing: set[str] = set()
     try:
+        names = names_of_prelude(payload["prelude"])
         hello = peer.receive()
-        if hello[0] != "=":
+        if hello[0] not in ("=", "!"):
+            raise Gone
+        if hello[0] == "!":
             hello += ["", ""]
             return {"status": "wrong", "label": str(hello[1])[:60], "detail": f"when loaded: {str(hello[2])[:300]}"}
         if payload["kind"] == "calls":
             run_calls(peer, payload)
         else:
-            run_script(peer, payload)
+            run_script(peer, payload, names, missing)
     except Gone:
         return {"status": "gone"}
     except BadTests as error:
         return {"status": "error", "detail": str(error)[:300]}
-    except AssertionError as error:
-        label = "AssertionError" if getattr(error, "of_candidate", False) else "WrongAnswer"
-        return {"status": "wrong", "label": label, "detail": str(error)[:300]}
     except BaseException as error:  # noqa: BLE001 - the first failing test's exception is the error class
         name, text = describe(error)
-        if isinstance(error, ImportError) and not getattr(error, "of_candidate", False):
-            return {"status": "error", "detail": f"the tests cannot import: {text}"}
-        return {"status": "wrong", "label": name, "detail": text}
+        if not getattr(error, "of_candidate", False):
+            undefined = isinstance(error, NameError) and error.name in missing
+            if not peer.heard or undefined or isinstance(error, ImportError):
+                return {"status": "error", "detail": f"the tests fail by themselves: {name}: {text}"}
+            if isinstance(error, AssertionError) or (isinstance(error, SystemExit) and error.code):
+                name = "WrongAnswer"
+        if not (isinstance(error, SystemExit) and not error.code):  # a script may end by saying that all is well
+            return {"status": "wrong", "label": name, "detail": text}
     if peer.calls == 0:
         return {"status": "error", "detail": "the tests never call the candidate"}
     return {"status": "right"}
 
 
+def names_of_prelude(prelude: str) -> dict[str, Any]:
+    """What the prompt defines, for the tests. BadTests when it fails: then it fails in the candidate's process too."""
+    names: dict[str, Any] = {"__name__": "tests"}
+    try:
+        exec(compile(prelude, "<prompt>", "exec", dont_inherit=True), names)
+    except BaseException as error:
+        raise BadTests("the code of the prompt fails: " + ": ".join(describe(error))) from error
+    return names
+
+
+def public_attribute(target: Any, name: str) -> Any:
+    """What the candidate may read of an object that the tests lent to it: never a way to the tests' own names."""
+    if type(target).__module__ != "tests" or name.startswith("_"):
+        raise AttributeError(name)
+    return getattr(target, name)
+
+
+def set_public_attribute(target: Any, name: str, value: Any) -> None:
+    if type(target).__module__ != "tests" or name.startswith("_"):
+        raise AttributeError(name)
+    setattr(target, name, value)
+
+
 def run_calls(peer: Peer, payload: dict[str, Any]) -> None:
     entry, _, method = payload["entry_point"].partition(".")
     target: Any = Remote(peer, entry)
+    peer.heard = False
     if method:
         target = getattr(target(), method)
     for number, case in enumerate(payload["cases"]):
@@ -100,48 +140,62 @@ def run_calls(peer: Peer, payload: dict[str, Any]) -> None:
 def brief(value: Any) -> str:
     try:
         return repr(value)[:120]
-    except (ValueError, RecursionError):  # integers of more than 4,300 digits have no repr
+    except Exception:  # noqa: BLE001 - integers of more than 4,300 digits have no repr; a candidate's own may do anything
         return f"<{type(value).__name__}>"
 
 
 def same(expected: Any, got: Any, tolerance: float) -> bool:
     """Equality by exact type, with three allowances: floats within the tolerance (absolute or relative), an integer
-    where a float is expected, and a tuple where a list is expected (tests written in JSON have no tuples)."""
+    where a float is expected, and a tuple where a list is expected (tests written in JSON have no tuples). Kinds of
+    dictionaries count as dictionaries, named tuples as tuples."""
     if type(expected) is float and type(got) in (float, int):
         try:
             return math.isclose(expected, got, rel_tol=tolerance, abs_tol=tolerance) or (expected != expected and got != got)
         except OverflowError:
             return False
-    if type(got) is not type(expected) and not (type(expected) is list and type(got) is tuple):
-        return False
-    if type(expected) in (list, tuple):
+    if isinstance(expected, (list, tuple)) and isinstance(got, tuple if isinstance(expected, tuple) else (list, tuple)):
         return len(expected) == len(got) and all(same(e, g, tolerance) for e, g in zip(expected, got, strict=True))
-    if type(expected) is dict:
-        return expected.keys() == got.keys() and all(same(value, got[key], tolerance) for key, value in expected.items())
-    return bool(expected == got)
+    if isinstance(expected, dict) and isinstance(got, dict):
+        return typed(expected) == typed(got) and all(same(value, got[key], tolerance) for key, value in expected.items())
+    if type(got) is not type(expected):
+        return False
+    return typed(expected) == typed(got) if isinstance(expected, (set, frozenset)) else bool(expected == got)
 
 
-def run_script(peer: Peer, payload: dict[str, Any]) -> None:
-    """Runs a test script. Names it does not define are the prompt's helpers, or else the candidate's."""
+def typed(items: Iterable[Any]) -> set[tuple[type, Any]]:
+    return {(type(item), item) for item in items}
+
+
+def run_script(peer: Peer, payload: dict[str, Any], names: dict[str, Any], missing: set[str]) -> None:
+    """Runs a test script. Names it does not define are the prompt's helpers, or else the candidate's.
+
+    missing: gets the names that nobody defines or owes. The candidate owes what the prompt mentions, what the script
+    calls or takes an attribute of, and, where no entry point is named, everything.
+    """
     entry = payload["entry_point"]
     try:
         tree = ast.parse(payload["tests"])
         script = compile(tree, "<tests>", "exec")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise BadTests(f"the tests do not compile: {type(error).__name__}: {error}") from error
-    names: dict[str, Any] = {"__name__": "tests"}
-    exec(compile(payload["prelude"], "<prompt>", "exec", dont_inherit=True), names)
     trusted = set(names) | set(vars(builtins))
     module = types.ModuleType("solution")  # some scripts import the candidate's names from a module called solution
     module.__getattr__ = lambda name: Remote(peer, name)  # type: ignore[method-assign]
     sys.modules["solution"] = module
-    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    for name in (used - trusted) | ({entry} if entry else set()):
+    used, owed, bound = names_in(tree)
+    owed |= set(re.findall(r"\w+", payload["prompt"])) | ({entry} if entry else used)
+    peer.heard = heard = False
+    for name in (used - trusted - bound) | ({entry} if entry else set()):
         try:
             value = peer.ask("value", name)
-        except NameError:  # the candidate lacks it; the test that needs it will say so
-            value = None
-        names[name] = Remote(peer, name) if value is None or callable(value) else value
+        except NameError:  # the test that needs it will say so
+            heard = heard or name in owed
+            missing |= {name} - owed
+        else:
+            reference = isinstance(value, (type, Remote))
+            names[name] = Remote(peer, name) if reference else value
+            heard = heard or not reference
+    peer.heard = heard  # what the candidate lacks, or a value of its own, may be what fails
     exec(script, names)
     if peer.calls:
         return
@@ -152,3 +206,23 @@ def run_script(peer: Peer, payload: dict[str, Any]) -> None:
         for name, function in functions.items():
             if name.startswith("test") and function.__code__.co_argcount == 0:
                 function()
+
+
+def names_in(tree: ast.AST) -> tuple[set[str], set[str], set[str]]:
+    """The names that a script reads; those of them that it calls or takes an attribute of; the names that it binds."""
+    used: set[str] = set()
+    owed: set[str] = set()
+    bound: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            (used if isinstance(node.ctx, ast.Load) else bound).add(node.id)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler)):
+            bound.add(node.name or "")
+        elif isinstance(node, ast.arg):
+            bound.add(node.arg)
+        elif isinstance(node, ast.alias):
+            bound.add((node.asname or node.name).partition(".")[0])
+        if isinstance(node, (ast.Call, ast.Attribute)):
+            base = node.func if isinstance(node, ast.Call) else node.value
+            owed |= {base.id} if isinstance(base, ast.Name) else set()
+    return used, owed, bound

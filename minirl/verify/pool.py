@@ -40,7 +40,8 @@ from minirl.verify.code import pool_deadline
 from minirl.verify.worker import START_SECONDS, Worker, read_message
 
 BATCH = 32  # items a message, at most: a message costs about as much as ten easy answers
-MAX_FAILED_STARTS = 3
+MAX_FAILED_STARTS = 3  # when no worker has ever been ready
+GIVE_UP_SECONDS = 300.0  # without any worker, when there have been some: memory may be short for a while
 REMEMBERED = 8192  # answered questions that are kept, so that repeats cost nothing
 
 
@@ -73,7 +74,7 @@ class VerifierPool:
         self._broken: str | None = None
         self._closing = False
         self._asleep = False
-        self._failed_starts = 0
+        self._failed_starts, self._failing_since, self._next_start = 0, 0.0, 0.0
         self._workers: list[Worker] = []
         self._started = threading.Event()
         self._bell, self._ring = socket.socketpair()
@@ -144,7 +145,7 @@ class VerifierPool:
     def _manage(self) -> None:
         try:
             while not self._closing and self._broken is None:
-                while len(self._workers) < self._size:
+                while len(self._workers) < self._size and time.monotonic() >= self._next_start:
                     self._start_worker()
                 self._hand_out()
                 self._wait_and_read()
@@ -197,6 +198,8 @@ class VerifierPool:
     def _wait_and_read(self) -> None:
         now = time.monotonic()
         wait = min([1.0, *(worker.time_left(now) for worker in self._workers if worker.left or not worker.ready)])
+        if len(self._workers) < self._size:
+            wait = min(wait, self._next_start - now)
         with self._lock:
             idle = any(worker.ready and not worker.left for worker in self._workers)
             self._asleep = not (idle and self._pending)
@@ -256,9 +259,17 @@ class VerifierPool:
             text = f"verifier {self.verifier}: the worker died on problem {item.problem.id}: {cause}"
             self._answer(item, Verdict(ERROR, detail=text))
         if not ready:
-            self._failed_starts += 1
-            if self._failed_starts >= MAX_FAILED_STARTS:
-                self._broken = f"workers of verifier {self.verifier!r} do not start: {cause}"
+            self._start_failed(cause)
+
+    def _start_failed(self, cause: str) -> None:
+        """Tries again, later each time. Without any worker it gives up: at once at the beginning, else after a while."""
+        now = time.monotonic()
+        self._failing_since = self._failing_since if self._failed_starts else now
+        self._failed_starts += 1
+        self._next_start = now + min(0.1 * 2**self._failed_starts, 10.0)
+        late = not self._started.is_set() or now - self._failing_since > GIVE_UP_SECONDS
+        if self._failed_starts >= MAX_FAILED_STARTS and late and not any(worker.ready for worker in self._workers):
+            self._broken = f"workers of verifier {self.verifier!r} do not start: {cause}"
 
     def _stop(self, worker: Worker, gone: bool = False) -> str:
         self._selector.unregister(worker.socket)

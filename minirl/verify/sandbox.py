@@ -12,19 +12,20 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import minirl
 from minirl.verify import VerifierError, channel
+from minirl.verify.children import remove_folder
 
 MODES = ("full", "shared files", "process")  # strongest first
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
@@ -40,16 +41,22 @@ def open_in_memory() -> IO[bytes]:
 
 
 def remove_stale_folders() -> None:
-    """Removes what users of a sandbox left who were killed themselves: folders that nobody holds a lock on."""
+    """Removes what users of a sandbox left who were killed themselves: folders that nobody holds a lock on. Warns of
+    what has to stay."""
     for path in Path(tempfile.gettempdir()).glob(PREFIX + "*"):
         with contextlib.suppress(OSError):  # somebody else's, in use, or gone by now
             fd = os.open(path, os.O_RDONLY)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if path.stat().st_uid == os.geteuid() and path.stat().st_mtime < time.time() - 60.0:
-                    shutil.rmtree(path)
+                    _remove(str(path))
             finally:
                 os.close(fd)
+
+
+def _remove(folder: str) -> None:
+    if why := remove_folder(folder):
+        warnings.warn(f"a sandbox's folder stays: {why}", RuntimeWarning, stacklevel=2)
 
 
 class Sandbox:
@@ -92,11 +99,12 @@ class Sandbox:
         tests: str | None = None,
         cases: Sequence[tuple[Sequence[Any], dict[str, Any], Any]] = (),
         prelude: str = "",
+        prompt: str = "",
         tolerance: float = 1e-6,
         seconds: float = 5.0,
     ) -> dict[str, Any]:
         """Runs a test script (tests) or calls (cases: arguments, keyword arguments, expected value)."""
-        payload: dict[str, Any] = {"entry_point": entry_point, "prelude": prelude, "tolerance": tolerance}
+        payload: dict[str, Any] = {"entry_point": entry_point, "prelude": prelude, "prompt": prompt, "tolerance": tolerance}
         if tests is not None:
             payload |= {"kind": "script", "tests": tests}
         else:
@@ -120,8 +128,7 @@ class Sandbox:
             self._process.wait()
         self._process = None
         os.close(self._lock)
-        if os.path.exists(self._base):
-            shutil.rmtree(self._base)
+        _remove(self._base)
 
     def __enter__(self) -> "Sandbox":
         return self
@@ -177,10 +184,16 @@ class Sandbox:
                 socket.send_fds(self._socket, [len(body).to_bytes(4, "little")], [file.fileno()])
                 self._socket.sendall(body)
             self._socket.settimeout(seconds + GRACE_SECONDS)
-            return self._receive()
+            outcome = self._receive()
+        except TimeoutError:  # the program left so much behind that it cannot be cleared away in time
+            self.close()
+            return {"status": "timeout"}
         except (OSError, ValueError) as error:
             self.close()  # the next run starts a new one
             return {"status": "error", "detail": f"the fork server was lost: {type(error).__name__}: {error}"}
+        if why := outcome.pop("left", ""):
+            warnings.warn(f"a program's folder stays for now: {why}", RuntimeWarning, stacklevel=2)
+        return outcome
 
     def _receive(self) -> dict[str, Any]:
         def exactly(count: int) -> bytes:

@@ -23,15 +23,15 @@ from typing import Any
 
 import minirl
 from minirl.verify import ERROR, Verdict, VerifierError, load_verifier
-from minirl.verify.children import signal_name
+from minirl.verify.children import descendants_of, session_of, signal_name
 
 # The cell: two doubles, the index of the current item in its batch (-1: none) and time.monotonic() of its start. Each
 # is written in one piece (struct's pack_into is not: it clears the bytes first), the start before the index.
 INDEX, START = 0, 1
 LENGTH = struct.Struct("<Q")
 FLUSH_SECONDS = 0.005  # results wait at most this long, or until an item that takes longer ends
-MATH_MEMORY = 4 << 30  # bytes of address space: a tower of powers must not take the memory of the node
-PR_SET_PDEATHSIG = 1
+MEMORY = 4 << 30  # bytes: a tower of powers must not take the memory of the node
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 START_SECONDS = 120.0  # importing sympy on a busy machine
 TALK_SECONDS = 20.0  # a message that is under way for longer means a stopped worker
 
@@ -115,8 +115,13 @@ class Worker:
             code = self.process.wait(timeout=1.0 if gone else 0.0)  # the socket closes a little before the exit code is known
         except subprocess.TimeoutExpired:
             code = None
+        # Processes with a session of their own: a sandbox's server, which cleans up, or what a reward of the user's started.
+        others = [pid for pid in descendants_of(self.process.pid) if session_of(pid) != self.process.pid]
         with contextlib.suppress(ProcessLookupError, PermissionError):  # the group is gone (macOS: PermissionError)
             os.killpg(self.process.pid, signal.SIGKILL)
+        for pid in others:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGTERM)
         self.process.wait()
         self.socket.close()
         if code is None:
@@ -127,7 +132,9 @@ class Worker:
 def die_with_parent(parent_pid: int) -> None:
     """Asks the kernel to kill this process when the thread that started it ends; elsewhere than on Linux: a watcher."""
     if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # daemons of a reward stay under it, where the pool finds them
     else:
 
         def watch() -> None:
@@ -142,9 +149,11 @@ def die_with_parent(parent_pid: int) -> None:
 
 def prepare(name: str, options: dict[str, Any]) -> Any:
     """The verifier, loaded and tested. Raises VerifierError with the reason when it must not be used."""
-    if name in ("math", "rows"):
-        _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, (MATH_MEMORY, hard))
+    # Address space where the code is ours; only data for others, whose libraries may map much more than they use. Either
+    # is a soft limit, which a reward that needs more may raise, and the sandbox's programs have limits of their own.
+    kind = resource.RLIMIT_AS if name in ("math", "rows", "code") else resource.RLIMIT_DATA
+    _, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (MEMORY if hard == resource.RLIM_INFINITY else min(MEMORY, hard), hard))
     verifier = load_verifier(name, **options)
     self_test = getattr(verifier, "self_test", None)
     if self_test is not None and self_test() is False:

@@ -33,7 +33,7 @@ def grade(verifier, problem, source, port, seconds=3.0):
 def unexpected(verifier, problem, programs, port=9):
     """(name, verdict) of the programs that did not fail, or not with a label that is acceptable."""
     verdicts = [
-        (name, grade(verifier, problem, source, port, 0.3 if "<timeout>" in labels else 3.0), labels)
+        (name, grade(verifier, problem, source, port, 0.2 if "<timeout>" in labels else 3.0), labels)
         for name, source, labels in programs
     ]
     return [(name, v) for name, v, labels in verdicts if v.status != "wrong" or v.label not in labels]
@@ -73,6 +73,14 @@ def attempt(function):
     except BaseException as error:
         raise Denied(repr(error)) from None
     raise Harm
+"""
+
+WRITE = """
+import os, json
+def write(*messages):
+    for m in messages:
+        m = m if isinstance(m, bytes) else json.dumps(m).encode()
+        os.write(3, m if m[:1] == b"\\xff" else len(m).to_bytes(4, "little") + m)
 """
 
 FORGERIES = [
@@ -178,6 +186,82 @@ FORGERIES = [
         "threading.Thread(target=run, daemon=True).start()\ndef solve(x): return None",
         {"WrongAnswer", "Crashed", "TypeError"},
     ),
+    *[
+        (f"writes {name} on the channel", f"{WRITE}write({message})", {"Crashed", "WrongAnswer", "TypeError", *labels})
+        for name, message, labels in [
+            ("a length without end", "b'\\xff\\xff\\xff\\x7f'", set()),
+            ("half a message", "b'\\x05\\0\\0\\0[1'), __import__('time').sleep(9", {"<timeout>"}),
+            ("an integer without end", "b'[\\\"=\\\",' + b'9' * 9999 + b']'", set()),
+            ("nested lists", "b'[' * 10**6", set()),
+            ("a set of lists", "['=', ['set', [['list', []]]], []]", set()),
+            ("a tag of its own", "['=', ['eval', '9'], []]", set()),
+            ("a built-in that is no type", "['=', ['type', 'eval'], []]", set()),
+            ("a named tuple with source in its name", "['=', ['namedtuple', ['P', 'a=1): pass #'], [1]], []]", set()),
+            ("a named tuple with __eq__", "['=', ['namedtuple', ['P', '__eq__'], [1]], []]", set()),
+            ("a number that is none", "['=', ['Decimal', ['nine']], []]", set()),
+            ("a fraction over zero", "['=', ['Fraction', [9, 0]], []]", set()),
+            ("a handle of the judge's", "['=', ['yours', 1], []]", set()),
+            ("a name of the judge's", "['=', ['yours', 'solve'], []]", set()),
+            ("arguments that changed", "['=', None, [[0, 9], [-1, ['list', []]], [7, 1]]]", set()),
+            ("no answer", "['=']", set()),
+            ("an object as an answer", "{'=': 9}", set()),
+            ("a call of the tests", "['?', 'call', 'check', [], {}]", set()),
+            ("a look at the tests", "['?', 'getattr', 0, ['__globals__'], {}]", set()),
+            ("an operation of its own", "['?', 'eval', 1, ['9'], {}]", set()),
+            ("questions without end", "*[['?', 'call', 0, [], {}]] * 10**5", {"<timeout>"}),
+        ]
+    ],
+    (
+        "an object that lies about its class",
+        "class E:\n    __class__ = int\n    def __int__(self): return 9\n    __index__ = __hash__ = __int__\ndef solve(x): return E()",
+        {"WrongAnswer"},
+    ),
+    (
+        "an object whose every operator says yes",
+        "def yes(*_): return True\nE = type('E', (), {f'__{n}__': yes for n in 'eq ne lt le gt ge sub rsub contains bool abs'.split()})\ndef solve(x): return E()",
+        {"WrongAnswer"},
+    ),
+    (
+        "an object that rebuilds as the answer",
+        "class E:\n    def __reduce__(self): return int, ('9',)\ndef solve(x): return E()",
+        {"WrongAnswer"},
+    ),
+    ("a repr without end", "class E:\n    def __repr__(self): return repr(self)\ndef solve(x): return [E()]", {"WrongAnswer"}),
+    (
+        "a repr that exits",
+        "import os\nclass E:\n    def __repr__(self): os._exit(0)\ndef solve(x): return E()",
+        {"WrongAnswer", "Crashed"},
+    ),
+    ("patched JSON", "import json\njson.dumps = lambda m: '[\"=\", 9, []]'\ndef solve(x): pass", {"WrongAnswer", "TypeError"}),
+    (
+        "a trace of the harness",
+        "import sys, threading\nseen = []\ndef look(frame, *_):\n    seen.extend(v for v in frame.f_locals.values() if type(v) is int and v > 5)\n    return look\n"
+        "def solve(x):\n    sys.settrace(look)\n    sys._getframe(1).f_trace = look\n    return seen[-1] if seen else None",
+        {"WrongAnswer"},
+    ),
+    (
+        "an audit hook that raises",
+        "import sys\ndef hook(*_): raise RuntimeError\nsys.addaudithook(hook)\ndef solve(x): return open('/x')",
+        {"RuntimeError", "Crashed"},
+    ),
+    (
+        "a timer that raises in the harness",
+        "import signal\ndef ring(*_): raise SystemExit\nsignal.signal(signal.SIGALRM, ring)\nsignal.setitimer(signal.ITIMER_REAL, 1e-3, 1e-3)\ndef solve(x): return None",
+        {"WrongAnswer", "Crashed", "SystemExit"},
+    ),
+    (
+        "a finalizer that answers",
+        WRITE + "class E:\n    def __del__(self): write(['=', 9, []])\ndef solve(x): E()",
+        {"WrongAnswer"},
+    ),
+    ("an exception with half a character", "raise type('E', (Exception,), {})('\\ud800')", {"E"}),
+    ("a name without end", "raise type('E' * 10**6, (Exception,), {})('x' * 10**7)", {"E" * 60}),
+    ("a table too large to send", "answer = solve = ['x' * 10**7] * 9", {"TypeError", "OutputLimit"}),
+    (
+        "a child that goes on as the program",
+        "import os\nif os.fork(): os._exit(0)\ndef solve(x): return 0",
+        {"WrongAnswer", "Crashed"},
+    ),
     ("True for 1, 1 for True", "def solve(x): return x == 1", {"WrongAnswer"}),
     ("returns nan", "def solve(x): return float('nan')", {"WrongAnswer"}),
     ("an exception with a name of ours", "raise type('<timeout>', (Exception,), {})", {"Exception"}),
@@ -187,6 +271,100 @@ FORGERIES = [
 ]
 
 HARM = [
+    (
+        "nests folders without end",
+        "import os\nfor _ in range(600):\n    os.mkdir('MARK')\n    os.chdir('MARK')",
+        {"NameError", "OutputLimit", "<timeout>"},
+    ),
+    (
+        "folders that nobody may enter",
+        "import os\nos.makedirs('a/b/MARK')\nos.mkdir('c', 0)\nos.mkdir('a/b/d', 0)",
+        {"NameError"},
+    ),
+    (
+        "links, pipes and sockets",
+        "import os, socket\nos.mkdir('d')\nfor n, t in enumerate(['/', '/etc', '..', '.', 'd', 'd/loop']): os.symlink(t, f'd/MARK{n}')\n"
+        "os.symlink('.', 'd/loop')\nos.mkfifo('pipe')\nos.link('pipe', 'd/hard')\nos.mkdir(b'\\xff\\n')",
+        {"NameError"},
+    ),
+    ("links to a file outside", "attempt(lambda: os.link('/usr/bin/env', 'MARK'))", {"Denied"}),
+    ("renames its folder", "attempt(lambda: os.rename(os.getcwd(), os.getcwd() + 'MARK'))", {"Denied"}),
+    ("removes its folder", "attempt(lambda: os.rmdir(os.getcwd()))", {"Denied"}),
+    *[
+        (f"changes {what} of files outside", f"attempt(lambda: {call})", {"Denied"})
+        for what, call in [
+            ("the mode", "os.chmod(os.__file__, 0o777)"),
+            ("the times", "os.utime(os.__file__, (0, 0))"),
+            ("the owner", "os.chown(os.__file__, os.getuid(), -1)"),
+            ("the length", "os.truncate(os.__file__, 0)"),
+            ("the attributes", "os.setxattr(os.__file__, 'user.MARK', b'x')"),
+        ]
+    ],
+    *[
+        (
+            f"asks for {name}",
+            f"import ctypes\nc = ctypes.CDLL(None, use_errno=True)\nattempt(lambda: c.{call} >= 0 or 1 / 0)",
+            {"Denied"},
+        )
+        for name, call in [
+            ("shared memory that stays", "shmget(0, 4096, 0o1600)"),
+            ("a semaphore that stays", "semget(0, 1, 0o1600)"),
+            ("a message queue that stays", "msgget(0, 0o1600)"),
+            ("a queue with a name", "mq_open(b'/MARK', 0o102, 0o600, None)"),
+            ("a key that stays", "syscall(248, b'user', b'MARK', b'x', 1, -4)"),
+            ("another process's priority", "setpriority(0, 0, 19)"),
+            ("another process's cores", "sched_setaffinity(0, 8, b'\\1' + bytes(7))"),
+            ("a ring of its own", "syscall(425, 8, bytes(120))"),
+            ("a handle of a process", "syscall(434, 1, 0)"),
+            ("the kernel's log", "klogctl(3, bytes(99), 99)"),
+            ("a raw socket", "socket(17, 3, 0)"),
+            ("a netlink socket", "socket(16, 3, 0)"),
+        ]
+    ],
+    ("writes to shared memory", "attempt(lambda: open('/dev/shm/MARK', 'w').write('x'))", {"Denied"}),
+    ("makes a device", "import stat\nattempt(lambda: os.mknod('MARK', 0o600 | stat.S_IFBLK, 0x0801))", {"Denied"}),
+    ("kills the first process", "attempt(lambda: os.getpid() == 1 and 1 / 0 or os.kill(1, 9))", {"Denied"}),
+    (
+        "lets the kernel kill its parent",
+        "import fcntl, socket\na, b = socket.socketpair()\ndef aim():\n    os.getppid() or 1 / 0\n    fcntl.fcntl(a, fcntl.F_SETOWN, os.getppid())\n"
+        "    fcntl.fcntl(a, 10, 9)\n    fcntl.fcntl(a, fcntl.F_SETFL, os.O_ASYNC)\n    b.send(b'x')\n    time.sleep(0.1)\nattempt(aim)",
+        {"Denied"},
+    ),
+    (
+        "a chain of processes that run away",
+        "import os\nif os.fork() == 0:\n    while True:\n        if os.fork(): os._exit(0)\n        os.setsid()\ndef solve(x): return 0",
+        {"WrongAnswer"},
+    ),
+    (
+        "a storm of zombies",
+        "import os\ndef solve(x):\n    while True:\n        if os.fork() == 0: os._exit(0)",
+        {"BlockingIOError"},
+    ),
+    (
+        "adopts what it orphans",
+        "import ctypes, os\nctypes.CDLL(None).prctl(36, 1, 0, 0, 0)\nfor _ in range(3):\n    if os.fork() == 0:\n        os.setsid()\n        if os.fork() == 0:\n            os.execv('/bin/sleep', ['sleep', '31.4159'])\n        os._exit(0)\ndef solve(x): return 0",
+        {"WrongAnswer"},
+    ),
+    (
+        "stops its children and waits",
+        "import os, signal\npid = os.fork()\nif pid == 0: os.kill(os.getpid(), signal.SIGSTOP)\ndef solve(x): os.waitpid(pid, 0)",
+        {"<timeout>", "WrongAnswer", "PermissionError"},
+    ),
+    (
+        "files in memory without number",
+        "import os\ndef solve(x): return [os.truncate(os.memfd_create('MARK'), 1 << 40) for _ in range(99)]",
+        {"OutputLimit", "OSError", "PermissionError"},
+    ),
+    (
+        "watches without number",
+        "import ctypes\nc = ctypes.CDLL(None, use_errno=True)\ndef solve(x):\n    while c.inotify_init() >= 0: pass\n    raise OSError",
+        {"OSError"},
+    ),
+    (
+        "descriptors in flight without number",
+        "import socket\ndef solve(x):\n    while True:\n        a, b = socket.socketpair()\n        socket.send_fds(a, [b'x'], [a.fileno(), b.fileno()])\n        socket.send_fds(b, [b'x'], [a.fileno(), b.fileno()])",
+        {"OSError"},
+    ),
     ("kills its parent", "attempt(lambda: os.kill(os.getppid() or 10**7, 9))", {"Denied"}),
     ("kills everything", "attempt(lambda: os.kill(-1, 9))", {"Denied", "Harm"}),  # in its own process namespace it may
     (
@@ -313,7 +491,7 @@ HARM = [
     (
         "files without number",
         "def solve(x):\n    for n in range(10**9): open(f'MARK{n}', 'w').close()",
-        {"OSError", "<timeout>"},
+        {"OSError", "OutputLimit", "<timeout>"},
     ),
     ("descriptors without number", "def solve(x): return [open('/dev/null') for _ in range(10**6)]", {"OSError"}),
     (
@@ -367,6 +545,33 @@ HARM = [
 ]
 
 PROGRAMS = [  # read an integer from stdin, print its square
+    (
+        "answers and stops itself",
+        "import os, signal\nprint(int(input()) ** 2, flush=True)\nos.kill(os.getpid(), signal.SIGSTOP)\nwhile True: pass",
+        {"<timeout>"},
+    ),
+    ("closes everything", "import os\nos.closerange(0, 64)", {"Crashed", "WrongAnswer", "OSError"}),
+    ("prints half a character", "print('\\ud800')", {"UnicodeEncodeError"}),
+    ("prints bytes that are no text", "import os\nos.write(1, bytes(range(256)))", {"WrongAnswer"}),
+    ("raises half a character", "raise Exception('\\ud800')", {"Exception"}),
+    ("an integer that has no text", "print(9 ** 9 ** 5)", {"ValueError"}),
+    (
+        "writes a report of its own",
+        WRITE + "write(['!', ['a'] * 9, {'b': 1}], ['=', 1], b'[' * 5000)\nprint(1)",
+        {"WrongAnswer"},
+    ),
+    ("a report with a label of ours", WRITE + "write(['!', '<timeout>', 'x'])", {"Exception"}),
+    ("an exit handler that kills", "import atexit, os\nprint(int(input()) ** 2)\natexit.register(os.abort)", {"Crashed"}),
+    (
+        "a thread that goes on",
+        "import threading\nprint(int(input()))\ndef run():\n    while True: pass\nthreading.Thread(target=run).start()",
+        {"<timeout>"},
+    ),
+    (
+        "a stdout of its own",
+        "import sys\nclass E:\n    def write(self, t): pass\n    def flush(self): raise SystemExit(0)\nsys.stdout = E()\nprint(input())",
+        {"WrongAnswer", "SystemExit"},
+    ),
     ("floods stdout", "while True: print('x' * 10**5)", {"OutputLimit"}),
     ("prints and fails", "import sys\nprint(int(input()) ** 2)\nsys.exit(3)", {"SystemExit"}),
     ("prints and dies", "import os\nprint(int(input()) ** 2, flush=True)\nos._exit(3)", {"Crashed"}),

@@ -1,4 +1,5 @@
 """Code: what is taken as the program, what each kind of test means, and which error a wrong program gets."""
+# ruff: noqa: E501 - a line of a program is clearer whole
 
 import ast
 import json
@@ -10,7 +11,15 @@ import pytest
 from benchmarks.code_canonical import DATA, canonical, mutants, problem_of, rows_of
 from minirl.tasks import Problem
 from minirl.verify import ERROR, NO_CODE, OUTPUT_LIMIT, RIGHT, TIMEOUT, WRONG, WRONG_ANSWER
-from minirl.verify.code import CodeVerifier, extract_code, parse_tests, pool_deadline, prelude_of, same_output
+from minirl.verify.code import (
+    CodeVerifier,
+    extract_code,
+    parse_tests,
+    pool_deadline,
+    prelude_of,
+    same_lines,
+    same_output,
+)
 from minirl.verify.pool import VerifierPool
 
 WHOLE = os.environ.get("MINIRL_WHOLE_SWEEP") == "1"
@@ -144,6 +153,126 @@ def test_a_script_is_not_fooled_by_what_would_fool_it_in_one_process(verify, tes
     assert outcome(verify(code, tests=tests, entry_point="f")) == (WRONG, label)
 
 
+VECTOR = """
+class Vec:
+    def __init__(self, x): self.x, self.d = x, {}
+    def __eq__(self, other): return isinstance(other, Vec) and self.x == other.x
+    def __hash__(self): return hash(self.x)
+    def __lt__(self, other): return self.x < other.x
+    def __add__(self, other): return Vec(self.x + other.x)
+    def __matmul__(self, other): return self.x * other.x
+    def __neg__(self): return Vec(-self.x)
+    def __repr__(self): return f"Vec({self.x})"
+    def __bool__(self): return self.x != 0
+    def __len__(self): return 4
+    def __setitem__(self, key, value): self.d[key] = value
+    def __getitem__(self, key): return self.d[key]
+    def __delitem__(self, key): del self.d[key]
+    def __enter__(self): self.x = 7; return self
+    def __exit__(self, *error): self.x = 8; return True
+class Sub(Vec): pass
+def count():
+    n = 0
+    while True:
+        yield n
+        n += 1
+def few():
+    yield from (1, 2, 3)
+    raise LookupError("no more")
+"""
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "assert Vec(1) + Vec(1) == Vec(2) and Vec(1) != Vec(2) and Vec(2) @ Vec(3) == 6 and -Vec(1) == Vec(-1)",
+        "assert Vec(1) < Vec(2) and Vec(2) > Vec(1) and sorted([Vec(2), Vec(1)]) == [Vec(1), Vec(2)] == [min(Vec(1), Vec(2)), Vec(2)]",
+        "assert repr(Vec(1)) == str(Vec(1)) == f'{Vec(1)}' == 'Vec(1)' and Vec.__name__ == 'Vec' and Vec(1).__dict__ == {'x': 1, 'd': {}}",
+        "assert len({Vec(1), Vec(1), Vec(2)}) == 2 and {Vec(1): 'one'}[Vec(1)] == 'one' and hash(Vec(3)) == hash(3)",
+        "assert Vec(1) and not Vec(0) and len(Vec(0)) == 4",
+        "v = Vec(1)\nv['k'] = [3]\nassert v['k'] == [3]\ndel v['k']\ntry:\n    v['k']\n    raise AssertionError\nexcept KeyError: pass",
+        "assert isinstance(Sub(1), Vec) and not isinstance(Vec(1), Sub) and issubclass(Sub, Vec) and not isinstance(1, Vec)",
+        "with Vec(3) as v: assert v.x == 7\nassert v.x == 8\nwith Vec(1) as v: v.nothing\nassert v.x == 8",
+        "assert Vec(1) != 1 and Vec(1) not in [1, 2] and not isinstance(Vec(1), int)",
+        "import itertools\nc = count()\nassert list(itertools.islice(c, 5)) == [0, 1, 2, 3, 4] and next(c) == 5\nassert 50 in count()",
+        "got = []\ntry:\n    for x in few(): got.append(x)\nexcept LookupError as e: got.append(str(e))\nassert got == [1, 2, 3, 'no more']",
+    ],
+)
+def test_objects_of_the_candidates_own_classes_do_what_objects_do(verify, test):
+    assert outcome(verify(VECTOR, tests=test, entry_point="Vec")) == (RIGHT, ""), verify(VECTOR, tests=test, entry_point="Vec")
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "f(1) == 3", "3 == f(1)", "not f(1) != 3", "[f(1)] == [3]", "3 in f(1)", "f(1) in (3, 4)", "f(1) < 5", "5 > f(1)",
+        "abs(f(1) - 3) < 1e-6", "abs(3 - f(1)) < 1e-6", "f(1) + 0 == 3", "f(1) == f(1) == 3", "{'a': f(1)} == {'a': 3}",
+        "isinstance(f(1), int) and f(1) == 3", "{f(1)} == {3}", "len(f(1) ^ {3}) == 0", "sorted([3, f(1)]) == [3, 3]",
+    ],
+)  # fmt: skip
+def test_what_an_object_says_of_itself_does_not_decide_whether_it_is_the_answer(verify, test):
+    names = [
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "add",
+        "radd",
+        "sub",
+        "rsub",
+        "xor",
+        "rxor",
+        "contains",
+        "bool",
+        "abs",
+        "int",
+        "float",
+        "index",
+    ]
+    code = (
+        f"def yes(*_): return True\nE = type('E', (), {{f'__{{n}}__': yes for n in {names}}})\nE.__hash__ = lambda s: hash(3)\n"
+    )
+    code += "E.__iter__ = lambda s: iter([])\nE.__len__ = lambda s: 0\ndef f(x): return E()"
+    assert verify(code, tests=f"assert {test}", entry_point="f").status == WRONG
+    swallow = "class E:\n    def __enter__(self): return 1\n    def __exit__(self, *e): return True\ndef f(x): return E()"
+    assert outcome(verify(swallow, tests="with f(1) as y:\n    assert y == 3", entry_point="f")) == (WRONG, WRONG_ANSWER)
+
+
+VALUES = [
+    "Decimal('1.10')", "Fraction(1, 3)", "date(2020, 1, 2)", "time(1, 2)", "timedelta(1, 2, 3)", "range(0, 10, 3)",
+    "datetime(2020, 1, 2, 3, 4, 5, 6)", "datetime(2020, 1, 2, tzinfo=timezone(timedelta(hours=2)))", "b'\\xff'", "1 + 2j",
+    "deque([1, (2,)], maxlen=3)", "Counter('aab')", "OrderedDict([(1, 2), (0, 3)])", "defaultdict(int, {(1,): [2]})",
+    "{1, 2}", "frozenset({1})", "bytearray(b'a')", "10 ** 30", "-0.0", "float('inf')", "{1: {2: 'x'}}",
+]  # fmt: skip
+
+
+def test_standard_values_cross_in_both_directions_with_their_types(verify):
+    imports = "from decimal import *\nfrom fractions import *\nfrom datetime import *\nfrom collections import *\n"
+    values = f"VALUES = [{', '.join(VALUES)}]\n"
+    tests = (
+        "for n, v in enumerate(VALUES):\n    for got in (f(n), same(v)):\n        assert got == v and type(got) is type(v), v\n"
+    )
+    tests += "assert P().x == 1 and P() == (1, 2) and P()._asdict() == {'x': 1, 'y': 2} and count('aab').most_common(1) == [('a', 2)]\n"
+    tests += "d = groups()\nd[1].append(2)\nassert d == {1: [2]}\nq = deque([1])\nfill(q)\nassert q == deque([1, 3])"
+    code = "def f(n): return VALUES[n]\ndef same(x): return x\ndef P(): return namedtuple('P', 'x y')(1, 2)\ncount = Counter\n"
+    code += "def groups(): return defaultdict(list)\ndef fill(q): q.append(3)"
+    verdict = verify(imports + values + code, tests=imports + values + tests, entry_point="f")
+    assert outcome(verdict) == (RIGHT, ""), verdict
+
+
+def test_objects_of_the_tests_own_classes_may_be_read_and_changed_but_lead_nowhere(verify):
+    tree = "class Node:\n    def __init__(self, v, l=None, r=None): self.v, self.l, self.r = v, l, r\nEXPECTED = 3\n"
+    flip = "def f(n):\n    if n: n.l, n.r = f(n.r), f(n.l)\n    return n"
+    test = tree + "n = f(Node(1, Node(2), Node(EXPECTED)))\nassert n.l.v == 3 and n.r.v == 2 and n.r.l is None"
+    assert outcome(verify(flip, tests=test, entry_point="f")) == (RIGHT, "")
+    for way in ("n.__init__.__globals__", "type(n).__init__", "n.__class__", "g.__globals__", "g.__closure__", "i.gi_frame"):
+        code = f"def f(n, g, i):\n    try: return {way}['EXPECTED']\n    except Exception: return None"
+        test = tree + "assert f(Node(1), lambda: EXPECTED + 1, (EXPECTED for _ in '1')) == 3"
+        assert outcome(verify(code, tests=test, entry_point="f")) == (WRONG, WRONG_ANSWER)
+
+
 def test_helpers_of_the_prompt_are_the_prompts(verify):
     """HumanEval's decode_cyclic is tested with encode_cyclic of the prompt: the candidate may not supply its own."""
     prompt = "import math\ndef encode(s):\n    return s[1:] + s[:1]\ndef decode(s):\n    '''Undo encode.'''\n"
@@ -157,11 +286,45 @@ def test_helpers_of_the_prompt_are_the_prompts(verify):
 
 
 @pytest.mark.parametrize(
+    ("tests", "code", "label"),
+    [
+        ("assert f(Pair(1)) == 1", "def f(x): return x", "NameError"),  # what the tests call may be asked of the candidate
+        ("assert f(1) == LIMIT", "def f(x): return x", "NameError"),  # and what the prompt names
+        ("assert list(map(g, [1])) == [2]", "def f(x): return x", "NameError"),
+        ("try:\n    r = f(1)\nexcept ValueError: pass\nassert r == 1", "def f(x): raise ValueError", "NameError"),
+        ("assert len(f(1)) == 1 / (f(0) or 0)", "def f(x): return [] if x else None", "ZeroDivisionError"),
+        ("assert f([f(1), f(1)])", "def f(x): return 'x' * (17 << 20)", OUTPUT_LIMIT),
+        ("assert f([C, C])", "C = 'x' * (17 << 20)\ndef f(x): return 1", OUTPUT_LIMIT),
+        ("assert f(1) == 2", "f = 5", "TypeError"),
+        ("import sys\nif f(1) != 2: sys.exit(1)", "def f(x): return x", WRONG_ANSWER),
+        ("assert f(1) == 2", "import os\nos.write(3, b'\\x05\\0\\0\\0[1\\0\\0\\0')\ndef f(x): pass", "Crashed"),
+    ],
+)
+def test_a_program_cannot_turn_its_failure_into_an_error_of_the_tests(verify, tests, code, label):
+    entry = None if "map(g" in tests else "f"
+    assert outcome(verify(code, tests=tests, entry_point=entry, prompt="Below LIMIT.")) == (WRONG, label)
+
+
+def test_a_prompt_whose_own_code_fails_is_nobodys_failure(verify):
+    verdict = verify(
+        "def f(x): return x", prompt="import nothing\ndef f(x):\n    pass", tests="assert f(1) == 1", entry_point="f"
+    )
+    assert verdict.status == ERROR
+    assert "code of the prompt" in verdict.detail
+    assert verify("def f(x): return x", tests="import sys\nassert f(1) == 1\nsys.exit(0)", entry_point="f").status == RIGHT
+
+
+@pytest.mark.parametrize(
     ("tests", "words"),
     [
         ("assert f(1) ==", "do not compile"),
         ("assert True", "never call"),
         ("import no_such_module\nassert f(1) == 1", "no_such_module"),
+        ("assert 1 / 0 == f(1)", "ZeroDivisionError"),
+        ("assert 1 == 2\nassert f(1) == 1", "fail by themselves"),
+        ("assert f(1) == no_such_value", "no_such_value"),
+        ("import sys\nsys.exit()", "SystemExit"),
+        ("f(1)\n__import__('os')._exit(0)", "the judge ended"),
         ("", "must be Python source"),
         ({"type": "call", "inputs": [[1]], "outputs": []}, "same length"),
         ({"type": "call", "inputs": [1], "outputs": [1]}, "list of its arguments"),
@@ -187,6 +350,8 @@ def test_bad_tests_are_an_error_and_nobodys_failure(verify, tests, words):
         ("[1, [2, 3]]", "[1, (2, 3)]", True), ("(1, 2)", "[1, 2]", False), ("[1, 2]", "[2, 1]", False),
         ("[1]", "[True]", False), ("{'a': [1.0]}", "{'a': [1.0 + 1e-9]}", True),
         ("{'a': 1}", "{'a': 1, 'b': 2}", False), ("[]", "()", True), ("{}", "set()", False),
+        ("{1}", "{True}", False), ("{1: 2}", "{True: 2}", False), ("(1, 2)", "__import__('time').gmtime(0)[:2]", False),
+        ("{'a': 1}", "__import__('collections').Counter('a')", True), ("[0]", "range(1)", False),
         ("{1, 2}", "{2, 1}", True), ("{1, 2}", "[1, 2]", False), ("'a'", "b'a'", False),
     ],
 )  # fmt: skip
@@ -205,7 +370,76 @@ def test_calls_in_the_formats_of_the_data_sets(verify):
     assert verify(method, tests=live, entry_point="f").status == RIGHT
     assert verify(method, tests=live, entry_point="Solution.f").status == RIGHT
     assert verify(method.replace("[x]", "[0]"), tests=live, entry_point="f").label == WRONG_ANSWER
+    bare = "def f(a: List[int], t: Optional[TreeNode] = None) -> Deque[ListNode]:\n    return a + [pow(2, 5, 29)]"
+    assert verify(bare, tests=[{"args": [[1]], "expected": [1, 3]}], entry_point="f").status == RIGHT
+    assert verify("def f(x): return x", tests=["assert f(1) == 1", "assert f(2) == 2"], entry_point="f").status == RIGHT
+    assert verify("def f(x): return x", tests='["assert f(1) == 1", "assert f(2) == 3"]', entry_point="f").label == WRONG_ANSWER
     assert verify("class Solution: pass", tests=live, entry_point="f").label == "AttributeError"
+
+
+FAST_IO = """
+import os, sys
+from io import BytesIO, IOBase
+class Fast(IOBase):
+    def __init__(self, file):
+        self.fd, self.buffer, self.writable = file.fileno(), BytesIO(), "r" not in file.mode
+        self.write = self.buffer.write if self.writable else None
+    def readline(self):
+        if not self.buffer.tell():
+            self.buffer.write(os.read(self.fd, max(os.fstat(self.fd).st_size, 8192)))
+            self.buffer.seek(0)
+        return self.buffer.readline()
+    def flush(self):
+        if self.writable:
+            os.write(self.fd, self.buffer.getvalue())
+            self.buffer.seek(0), self.buffer.truncate(0)
+class IOWrapper(IOBase):
+    def __init__(self, file):
+        self.buffer = Fast(file)
+        self.flush, self.writable = self.buffer.flush, self.buffer.writable
+        self.write = lambda text: self.buffer.write(text.encode())
+        self.readline = lambda: self.buffer.readline().decode()
+sys.stdin, sys.stdout = IOWrapper(sys.stdin), IOWrapper(sys.stdout)
+input = lambda: sys.stdin.readline().rstrip()
+"""
+ANSWER = "input()\nprint(sum(map(int, input().split())))"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        FAST_IO + ANSWER,
+        "import sys\nsys.stdout = open(1, 'w')\n" + ANSWER,
+        "import io, sys\nsys.stdin = io.StringIO(sys.stdin.read())\n" + ANSWER,
+        "import sys\ninput = sys.stdin.readline\n" + ANSWER,
+        "import io, os\ninput = io.BytesIO(os.read(0, os.fstat(0).st_size)).readline\n" + ANSWER,
+        "import sys\nsys.stdin = sys.stdout = None\nsys.stdin, sys.stdout = sys.__stdin__, sys.__stdout__\n" + ANSWER,
+        "import os, sys\nassert os.path.isabs(__file__) and sys.argv == [__file__]\n" + ANSWER + "\nsys.stdout.close()",
+        "print(sum(map(int, open(0).read().split()[1:])))",
+        "out = open(1, 'w')\nout.write(str(sum(map(int, open(0).read().split()[1:]))))",
+        "import sys\nd = sys.stdin.buffer.read().split()\nsys.stdout.buffer.write(b'%d' % sum(map(int, d[1:])))",
+        "import fileinput\nprint(sum(map(int, list(fileinput.input())[1].split())))",
+    ],
+)
+def test_programs_may_treat_stdin_and_stdout_as_in_an_interpreter_of_their_own(verify, program):
+    verdict = verify(program, tests={"type": "stdin_stdout", "inputs": ["2\n1 2\n"], "outputs": ["3\n"]})
+    assert outcome(verdict) == (RIGHT, ""), verdict
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "same"),
+    [
+        ("1 2\n3\n", "1 2\n3", True), (" a b \n", "a b\n\n", True), ("1 2\n3", "1 2 3", False), ("a  b", "a b", False),
+        ("1  2", "1 2.0", True), ("1", "1.0", True), ("1.50", "1.5", True), ("1e3", "1000", True), ("0.3", "0.3000001", False),
+        ("YES", "yes", False), ("a\n\nb", "a\nb", False), ("NaN", "nan", False), ("1", "sNaN", False), ("", "", True), ("1", "", False),
+    ],
+)  # fmt: skip
+def test_output_for_tests_of_livecodebench_is_compared_as_its_judge_does(verify, expected, got, same):
+    assert same_lines(expected, got) is same
+    if got == "1 2 3":  # that form of tests means that judge
+        live = [{"input": "", "output": expected, "testtype": "stdin"}]
+        assert verify(f"print({got!r})", tests=live).label == WRONG_ANSWER
+        assert verify(f"print({got!r})", tests={"inputs": [""], "outputs": [expected]}).status == RIGHT
 
 
 def test_stdin_programs(verify):

@@ -1,5 +1,6 @@
 """The pool: nothing hangs it, nothing is lost, nothing stays behind. The verifiers here are small files."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -38,6 +39,10 @@ def grade(problem, response, rollout):
         if os.fork() == 0:
             time.sleep(60)
             os._exit(0)
+        time.sleep(60)
+    if response == "session":
+        import subprocess
+        subprocess.Popen(["sh", "-c", "(sleep 31.41593 &) ; sleep 31.41593"], start_new_session=True)
         time.sleep(60)
     if response == "die":
         os.kill(os.getpid(), 9)
@@ -246,6 +251,40 @@ def test_a_failing_self_test_is_a_clear_error(tmp_path):
         "class Broken:\n    def self_test(self): return False\n    def __call__(self, *_): return 1.0\ngrade = Broken()\n"
     )
     with pytest.raises(VerifierError, match="self-test"):
+        VerifierPool(f"{path}:grade", workers=1)
+
+
+def test_a_session_that_a_reward_started_ends_with_its_worker(verifier):
+    def sleepers() -> int:
+        count = 0
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    count += b"31.41593" in entry.joinpath("cmdline").read_bytes()
+        return count
+
+    with VerifierPool(verifier, workers=1, timeout=30) as pool:
+        pool.submit(problem(), "session")
+        assert wait_until(lambda: sleepers() == 3)  # the shell, the daemon that left it, and its own child
+    assert wait_until(lambda: sleepers() == 0)
+
+
+def test_workers_that_are_killed_while_they_start_are_tried_again(tmp_path):
+    """As when memory is short for a while. When no worker ever starts, it is said at once."""
+    flag, path = tmp_path / "short", tmp_path / "grade.py"
+    path.write_text(
+        f"import os\nif os.path.exists({str(flag)!r}): os.kill(os.getpid(), 9)\n"
+        "def grade(problem, response, rollout):\n    return os.kill(os.getpid(), 9) if response == 'die' else 1.0\n"
+    )
+    with VerifierPool(f"{path}:grade", workers=1) as pool:
+        flag.touch()
+        assert pool.grade([(problem(), "die")])[0].status == ERROR
+        assert wait_until(lambda: pool.counts["replaced workers"] > 4, 30.0)
+        later = pool.submit(problem(), "42")
+        flag.unlink()
+        assert later.result(timeout=30).status == RIGHT
+        flag.touch()
+    with pytest.raises(VerifierError, match="do not start: killed by SIGKILL"):
         VerifierPool(f"{path}:grade", workers=1)
 
 

@@ -38,6 +38,9 @@ def infinite(problem, response, rollout):
 def error(problem, response, rollout):
     return Verdict("error", detail="no judge today")
 
+def hungry(problem, response, rollout):
+    return len(bytearray(5 << 30))
+
 not_a_function = 3
 """
 PROBLEM = Problem("algebra/7", "1 + 1?", "2")
@@ -112,6 +115,14 @@ def test_an_error_of_a_part_is_an_error_of_the_whole(file):
     assert verdict.status == ERROR
     assert "mine.py:error" in verdict.detail
     assert "no judge today" in verdict.detail
+
+
+def test_memory_is_limited_whatever_the_verifier_is_called(file):
+    for name, options in ((f"{file}:hungry", {}), ("combine", {"rewards": [("math", 1.0), (f"{file}:hungry", 0.1)]})):
+        with VerifierPool(name, options, workers=1) as pool:
+            verdict = pool.submit(PROBLEM, "\\boxed{2}").result()
+        assert verdict.status == ERROR
+        assert "MemoryError" in verdict.detail
 
 
 def test_code_may_be_a_part(file):

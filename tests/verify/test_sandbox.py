@@ -6,14 +6,16 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
 from minirl.verify import RIGHT, VerifierError
+from minirl.verify.children import remove_folder
 from minirl.verify.code import CodeVerifier
-from minirl.verify.sandbox import MODES, Sandbox
+from minirl.verify.sandbox import MODES, PREFIX, Sandbox, remove_stale_folders
 from tests.verify.hostile_programs import (
     CALLS,
     FORGERIES,
@@ -94,6 +96,56 @@ def test_the_full_mode_shows_nothing_but_python():
     assert not {"home", "proc", "var", "etc"} & set(eval(output.split("]")[0] + "]"))
 
 
+@pytest.fixture
+def memory():
+    """A folder in memory where there is one: thousands of folders are slow on some disks."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
+        yield Path(folder)
+
+
+def fill(folder: Path) -> None:
+    """Too deep for recursion and for a path, unreadable, wide, with links that lead out."""
+    here = os.getcwd()
+    os.chdir(folder)
+    for _ in range(3000):
+        os.mkdir("d")
+        os.chdir("d")
+    os.chdir(folder)
+    os.mkdir("wide")
+    for number in range(20_000):
+        os.symlink("/", f"wide/{number}")
+    os.makedirs("closed/inside")
+    os.mkfifo("closed/inside/pipe")
+    os.symlink(here, "closed/out")
+    os.chmod("closed/inside", 0)
+    os.chmod("closed", 0)
+    os.chdir(here)
+
+
+def test_a_folder_of_any_depth_is_removed_and_links_are_not_followed(memory):
+    (memory / "program").mkdir()
+    fill(memory / "program")
+    assert remove_folder(str(memory / "program")) == ""
+    assert not (memory / "program").exists()
+    assert Path(__file__).exists()
+    assert remove_folder(str(memory / "program")) == ""
+    assert "could not be removed" in remove_folder(__file__)
+
+
+def test_stale_folders_are_swept_and_what_must_stay_is_said(memory, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(memory))
+    old, new, odd = (memory / f"{PREFIX}{name}" for name in ("old", "new", "odd"))
+    old.mkdir()
+    new.mkdir()
+    odd.write_text("a file where a folder should be")
+    fill(old)
+    for path in (old, odd):
+        os.utime(path, (0, 0))
+    with pytest.warns(RuntimeWarning, match=f"{odd} could not be removed"):
+        remove_stale_folders()
+    assert (old.exists(), new.exists(), odd.exists()) == (False, True, True)
+
+
 def test_it_says_what_is_in_force_and_what_is_missing():
     with Sandbox("process") as sandbox:
         text = sandbox.describe()
@@ -161,12 +213,18 @@ def test_nothing_survives_the_death_of_the_process_that_uses_it(mode):
 
 
 AS_USER = """
-import sys
+import os, sys, tempfile
 from minirl.verify.code import CodeVerifier
 from tests.verify.hostile_programs import *
 verifier = CodeVerifier(memory_mb=1024, sandbox=sys.argv[1])
 print("mode", verifier.describe())
-print("failed", unexpected(verifier, SCRIPT, FORGERIES + HARM) + unexpected(verifier, STDIN, PROGRAMS))
+print("failed", unexpected(verifier, SCRIPT, HARM))
+with tempfile.NamedTemporaryFile() as mine:
+    os.chmod(mine.name, 0o640)
+    calls = [f"os.chmod({mine.name!r}, 0)", f"os.utime({mine.name!r}, (0, 0))", f"open({mine.name!r}, 'r+')", "os.nice(-5)"]
+    calls += [f"os.truncate({mine.name!r}, 0)", f"os.setxattr({mine.name!r}, 'user.x', b'')", "os.kill(os.getppid() or -9, 9)"]
+    labels = {grade(verifier, SCRIPT, f"attempt(lambda: {call})", 9).label for call in calls}
+    print("own", labels, oct(os.stat(mine.name).st_mode))
 print("left", processes_left(verifier) + files_left(verifier))
 print("right", grade(verifier, SCRIPT, "def solve(x): return x * x", 9).status)
 verifier.close()
@@ -201,4 +259,4 @@ def test_an_ordinary_user_is_protected_too(mode):
     )
     if "no sandbox can be started" in result.stderr:
         pytest.skip(result.stderr.splitlines()[-1])
-    assert "failed []\nleft []\nright right\n" in result.stdout, result.stdout + result.stderr
+    assert "failed []\nown {'Denied'} 0o100640\nleft []\nright right\n" in result.stdout, result.stdout + result.stderr

@@ -24,41 +24,44 @@ def pass_rate(attempts: Attempts) -> float:
     return len(attempts.right) / attempts.judged if attempts.judged else float("nan")
 
 
-def quartile_weights(diversity: Floats) -> Floats:
-    """float[4, P]: how far each of P problems is in each quartile of rising diversity; columns sum to 1, rows to P / 4.
+def quartile_means(diversity: Floats, values: Floats, counts: Floats) -> Floats:
+    """float[R, 4]: means of values float[P] over four equal quartiles of rising diversity float[P], R times; problem p is there
+    counts[r, p] times.
 
     Problems of equal diversity on both sides of a boundary are shared out evenly: the mean over all orders of ties, so that the
-    order of the problems does not matter and P need not be a multiple of 4.
+    order of the problems does not matter and their number need not be a multiple of 4.
     """
-    _, place, counts = np.unique(diversity, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    edges = np.arange(5) * len(diversity) / 4
-    overlap = np.minimum(ends, edges[1:, None]) - np.maximum(ends - counts, edges[:-1, None])
-    return (np.clip(overlap, 0, None) / counts)[:, place]
-
-
-def quartile_means(diversity: Floats, values: Floats) -> Floats:
-    """float[4]: mean of `values` over the problems of each quartile."""
-    return quartile_weights(diversity) @ values * 4 / len(values)
+    place = np.unique(diversity, return_inverse=True)[1]
+    tied = np.eye(place.max() + 1)[place]  # float[P, U], U different diversities
+    size, total = counts @ tied, (counts * values) @ tied
+    ends = size.cumsum(axis=1)[:, None]
+    edges = (ends[:, :, -1:] / 4) * np.arange(5)[:, None]
+    overlap = np.minimum(ends, edges[:, 1:]) - np.maximum(ends - size[:, None], edges[:, :-1])
+    share = np.clip(overlap, 0, None) / np.maximum(size, 1)[:, None]
+    return (share * total[:, None]).sum(axis=2) / edges[:, 1]
 
 
 def quartiles(diversity: Floats, before: Floats, after: Floats, *, seed: int, resamples: int = RESAMPLES) -> dict[str, Any]:
-    """Improvement rate, the share of problems whose pass rate rose, by quartile; bootstrap over problems, cut anew each time."""
-    improved = (after > before).astype(float)
+    """Improvement rate, the share of problems whose pass rate rose, by quartile; bootstrap over problems, each cut anew."""
+    improved, once = (after > before).astype(float), np.ones((1, len(before)))
     rng = np.random.default_rng(seed)
-    draws = rng.integers(0, len(improved), (resamples, len(improved)))
-    replicates = np.array([quartile_means(diversity[i], improved[i]) for i in draws])
+    draws = [
+        quartile_means(diversity, improved, rng.multinomial(len(before), once[0] / len(before), min(500, resamples - i)))
+        for i in range(0, resamples, 500)
+    ]
+    replicates = np.concatenate(draws)
+    replicates = np.column_stack([replicates, replicates[:, 3] - replicates[:, 0]])
+    rates = quartile_means(diversity, improved, once)[0]
     entries = []
-    for q, rate in enumerate(quartile_means(diversity, improved)):
-        low, high = interval(replicates[:, q])
-        entries.append({"mean": float(rate), "low": low, "high": high})
-    low, high = interval(replicates[:, 3] - replicates[:, 0])
+    for mean, replicate in zip([*rates, rates[3] - rates[0]], replicates.T, strict=True):
+        low, high = interval(replicate)
+        entries.append({"mean": float(mean), "low": low, "high": high})
     return {
         "problems": len(improved),
-        "improved": entries,
-        "top_minus_bottom": {"mean": entries[3]["mean"] - entries[0]["mean"], "low": low, "high": high},
-        "diversity": quartile_means(diversity, diversity),
-        "pass_rate_before": quartile_means(diversity, before),
+        "improved": entries[:4],
+        "top_minus_bottom": entries[4],
+        "diversity": quartile_means(diversity, diversity, once)[0],
+        "pass_rate_before": quartile_means(diversity, before, once)[0],
     }
 
 

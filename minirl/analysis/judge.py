@@ -127,13 +127,15 @@ def shortened(text: str, longest: int) -> str:
 class Endpoint:
     """Chat completions with retries. Answers with a verdict are kept in `cache`, a JSONL file, and never asked for again."""
 
+    wait = 1.0  # seconds before the first retry; it doubles
+
     def __init__(
         self, url: str, model: str, key: str, cache: Path, timeout: float, retries: int, body: Mapping[str, Any]
     ) -> None:
         self.url, self.key, self.timeout, self.retries = f"{url.rstrip('/')}/chat/completions", key, timeout, retries
         whole = {"model": model, "temperature": 0, "max_tokens": 1024, **body}
         self.body = {name: value for name, value in whole.items() if value is not None}
-        self.cache, self.lock, self.wait = cache, threading.Lock(), 1.0  # seconds before the first retry
+        self.cache, self.lock = cache, threading.Lock()
         self.known: dict[str, str] = {}
         if cache.is_file():
             content = cache.read_bytes()
@@ -235,11 +237,12 @@ def run(o: argparse.Namespace, models: Mapping[str, Problems]) -> dict[str, Any]
 
 def cost_table(endpoint: Endpoint, pairs: list[Pair]) -> Table:
     """What a run would ask for, in tokens."""
-    new = [pair for pair in pairs if endpoint.request(pair.prompt)[0] not in endpoint.known]
+    requests = {endpoint.request(pair.prompt)[0]: pair for pair in pairs}  # equal texts are asked once
+    new = [pair for name, pair in requests.items() if name not in endpoint.known]
     limit = endpoint.body.get("max_tokens") or endpoint.body.get("max_completion_tokens")
     return [
-        ["pairs", "in the cache", "requests", "prompt tokens (estimate)", "answer tokens (at most)"],
-        [str(len(pairs)), str(len(pairs) - len(new)), str(len(new)), f"{sum(p.tokens for p in new):,}",
+        ["different pairs", "in the cache", "requests", "prompt tokens (estimate)", "answer tokens (at most)"],
+        [str(len(requests)), str(len(requests) - len(new)), str(len(new)), f"{sum(p.tokens for p in new):,}",
          f"{limit * len(new):,}" if limit else "no limit"],
     ]  # fmt: skip
 

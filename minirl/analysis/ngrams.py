@@ -83,8 +83,8 @@ def tables(result: Mapping[str, Any]) -> list[str | Table]:
             table.append([label, TEXTS[text], *cells, str(result["too_short"][label][text])])
     return [
         "Jaccard similarity of the sets of token 3-grams of wrong responses to one problem: mean over pairs, then over "
-        "problems with pairs of both kinds; 95% bootstrap intervals over problems, sign-flip p. Too short: responses of fewer than "
-        "three tokens, left out.",
+        "problems with pairs of both kinds; 95% bootstrap intervals over problems, sign-flip p. Too short: fewer "
+        "than three tokens, left out.",
         table,
     ]
 

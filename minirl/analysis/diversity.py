@@ -1,0 +1,144 @@
+"""Does error diversity before training say what training will improve: improvement rate by quartile of diversity."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minirl.analysis.output import Table
+from minirl.analysis.samples import Attempts, Problems
+from minirl.config import ConfigError
+from minirl.evaluation.metrics import RESAMPLES, Floats, interval
+from minirl.evaluation.report import percent
+
+COHORTS = {"all": "all problems below 100%", "zero": "problems at 0%"}
+
+
+def error_diversity(attempts: Attempts) -> float:
+    """Different wrong answers / wrong ones, 0 < d <= 1."""
+    return len({row["label"] for row in attempts.wrong}) / len(attempts.wrong)
+
+
+def pass_rate(attempts: Attempts) -> float:
+    """Right samples / samples with a verdict; NaN without any."""
+    return len(attempts.right) / attempts.judged if attempts.judged else float("nan")
+
+
+def quartile_means(diversity: Floats, values: Floats, counts: Floats) -> Floats:
+    """float[R, 4]: means of values float[P] over four equal quartiles of rising diversity float[P], R times; problem p is there
+    counts[r, p] times.
+
+    Problems of equal diversity on both sides of a boundary are shared out evenly: the mean over all orders of ties, so that the
+    order of the problems does not matter and their number need not be a multiple of 4.
+    """
+    place = np.unique(diversity, return_inverse=True)[1]
+    tied = np.eye(place.max() + 1)[place]  # float[P, U], U different diversities
+    size, total = counts @ tied, (counts * values) @ tied
+    ends = size.cumsum(axis=1)[:, None]
+    edges = (ends[:, :, -1:] / 4) * np.arange(5)[:, None]
+    overlap = np.minimum(ends, edges[:, 1:]) - np.maximum(ends - size[:, None], edges[:, :-1])
+    share = np.clip(overlap, 0, None) / np.maximum(size, 1)[:, None]
+    return (share * total[:, None]).sum(axis=2) / edges[:, 1]
+
+
+def quartiles(diversity: Floats, before: Floats, after: Floats, *, seed: int, resamples: int = RESAMPLES) -> dict[str, Any]:
+    """Improvement rate, the share of problems whose pass rate rose, by quartile; bootstrap over problems, each cut anew."""
+    improved, once = (after > before).astype(float), np.ones((1, len(before)))
+    rng = np.random.default_rng(seed)
+    draws = [
+        quartile_means(diversity, improved, rng.multinomial(len(before), once[0] / len(before), min(500, resamples - i)))
+        for i in range(0, resamples, 500)
+    ]
+    replicates = np.concatenate(draws)
+    replicates = np.column_stack([replicates, replicates[:, 3] - replicates[:, 0]])
+    rates = quartile_means(diversity, improved, once)[0]
+    entries = []
+    for mean, replicate in zip([*rates, rates[3] - rates[0]], replicates.T, strict=True):
+        low, high = interval(replicate)
+        entries.append({"mean": float(mean), "low": low, "high": high})
+    return {
+        "problems": len(improved),
+        "improved": entries[:4],
+        "top_minus_bottom": entries[4],
+        "diversity": quartile_means(diversity, diversity, once)[0],
+        "pass_rate_before": quartile_means(diversity, before, once)[0],
+    }
+
+
+def analyse(before: Problems, methods: Mapping[str, Problems], seed: int) -> dict[str, Any]:
+    """{method: {cohort: quartiles}}, None for a cohort of fewer than four. left_out: below 100%, but not classifiable."""
+    result: dict[str, Any] = {"methods": {}, "left_out": {}}
+    for label, after in methods.items():
+        below = [key for key, attempts in before.items() if attempts.judged and pass_rate(attempts) < 1]
+        usable = [key for key in below if before[key].wrong and after[key].judged]
+        result["left_out"][label] = len(below) - len(usable)
+        if len(usable) < 4:
+            raise ConfigError(
+                f"{label}: {len(usable)} problems have wrong answers before and a verdict after; quartiles need 4"
+            )
+        cohorts = {"all": usable, "zero": [key for key in usable if not before[key].right]}
+        result["methods"][label] = {}
+        for cohort, keys in cohorts.items():
+            if len(keys) < 4:
+                result["methods"][label][cohort] = None
+                continue
+            diversities = np.array([error_diversity(before[k]) for k in keys])
+            rates = [np.array([pass_rate(problems[k]) for k in keys]) for problems in (before, after)]
+            result["methods"][label][cohort] = quartiles(diversities, *rates, seed=seed)
+    return result
+
+
+def tables(result: Mapping[str, Any]) -> list[str | Table]:
+    """Improvement rates, and what the quartiles consist of."""
+    heads = ["Q1 (least diverse)", "Q2", "Q3", "Q4 (most diverse)"]
+    rates: Table = [["method", "cohort", "problems", *heads, "Q4 - Q1"]]
+    inside: Table = [["method", "cohort", "of each quartile", *heads]]
+    for label, cohorts in result["methods"].items():
+        for cohort, found in cohorts.items():
+            if found is None:
+                rates.append([label, COHORTS[cohort], "fewer than 4", *["–"] * 5])
+                continue
+            cells = [percent(entry) for entry in (*found["improved"], found["top_minus_bottom"])]
+            rates.append([label, COHORTS[cohort], str(found["problems"]), *cells])
+            inside.append([label, COHORTS[cohort], "mean error diversity", *(f"{x:.3f}" for x in found["diversity"])])
+            inside.append([label, COHORTS[cohort], "mean pass rate, %", *(f"{100 * x:.1f}" for x in found["pass_rate_before"])])
+    left = [f"{n} of {label}" for label, n in result["left_out"].items() if n]
+    return [
+        "Problems in four equal parts by error diversity before training (unique wrong answers / wrong answers). Improvement "
+        "rate: percent of problems whose pass rate rose, with 95% bootstrap intervals over problems.",
+        rates,
+        "Before training. Where a problem has few wrong answers its diversity is high by arithmetic: compare pass rates before "
+        "reading the first cohort; the second has none.",
+        inside,
+        *(["Left out, without a verdict or without an error class: " + ", ".join(left) + "."] if left else []),
+    ]
+
+
+def draw(result: Mapping[str, Any], plt: Any) -> Any:
+    """The figure. plt: matplotlib.pyplot."""
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained", sharey=True)
+    labels = list(result["methods"])
+    width = 0.8 / len(labels)
+    for axis, (cohort, title) in zip(axes, COHORTS.items(), strict=True):
+        sizes = []
+        for i, label in enumerate(labels):
+            found = result["methods"][label][cohort]
+            if found is None:
+                continue
+            sizes.append(found["problems"])
+            means, errors = bars(found["improved"])
+            axis.bar(np.arange(4) + (i - (len(labels) - 1) / 2) * width, means, width, yerr=errors, capsize=3, label=label)
+        axis.set_title(f"{title} ({', '.join(map(str, sorted(set(sizes)))) or 'fewer than 4'})")
+        axis.set_xticks(range(4), ["Q1\nleast diverse", "Q2", "Q3", "Q4\nmost diverse"])
+        axis.set(xlabel="error diversity before training", ylim=(0, 105))
+    axes[0].set_ylabel("improved, % of problems")
+    axes[0].legend()
+    return figure
+
+
+def bars(entries: Sequence[Mapping[str, float]]) -> tuple[list[float], list[list[float]]]:
+    """Heights and error bars, in percent, of {mean, low, high}."""
+    means = [100 * e["mean"] for e in entries]
+    down = [max(0.0, m - 100 * e["low"]) for m, e in zip(means, entries, strict=True)]
+    up = [max(0.0, 100 * e["high"] - m) for m, e in zip(means, entries, strict=True)]
+    return means, [down, up]

@@ -1,0 +1,136 @@
+"""Training dynamics of two or more runs: diverse groups, different wrong answers, reward and EDAS branches, step by step."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import yaml
+
+from minirl.analysis.output import Table
+from minirl.analysis.samples import Row, named, read_jsonl
+from minirl.config import ConfigError
+from minirl.report import smooth
+
+# What is shown, under the names of metrics.jsonl; counts are of the batch that was trained on.
+SERIES = {
+    "diverse groups": "batch/diverse_groups",
+    "unique wrong answers a group": "batch/unique_wrong",
+    "reward": "reward/mean",
+    "branch A (at most one wrong)": "batch/branch_a",
+    "branch B (one error repeated)": "batch/branch_b",
+    "branch C (several errors)": "batch/branch_c",
+}
+GENERATED = "diverse share of generated groups"
+COUNTED = ("groups/diverse_groups", "sampling/groups", "step")
+# Runs whose groups were drawn otherwise have counts that cannot be compared.
+ALIKE = (
+    ("rollout", "prompts"), ("rollout", "samples"), ("data", "task"), ("data", "train"), ("data", "subset"),
+    ("data", "train_split"), ("verifier", "name"),
+)  # fmt: skip
+
+
+def load_runs(inputs: Sequence[str]) -> tuple[dict[str, list[Any]], int]:
+    """({label: float[steps, series] of each of its runs}, groups in a batch).
+
+    An input is a run folder or LABEL=FOLDER; folders with one label are seeds of one method. All are cut to the shortest.
+    ConfigError when runs differ in what their counts depend on.
+    """
+    labels, tables, configs = [], [], []
+    for text in inputs:
+        label, path = named(text)
+        config = path / "config.yaml"
+        if not config.is_file() or not (path / "metrics.jsonl").is_file():
+            raise ConfigError(f"{path} is not a run folder of train.py with a step: config.yaml or metrics.jsonl is missing")
+        tree = yaml.safe_load(config.read_text(encoding="utf-8"))
+        rows = read_jsonl(path / "metrics.jsonl", (*SERIES.values(), *COUNTED))
+        if not rows:
+            raise ConfigError(f"{path / 'metrics.jsonl'} has no step")
+        labels.append(label or path.resolve().name)
+        tables.append(np.array([columns(row) for row in rows]))
+        configs.append({".".join(keys): tree[keys[0]][keys[1]] for keys in ALIKE})
+    if len(set(labels)) < 2:
+        raise ConfigError(f"training dynamics compare two or more runs; given {', '.join(labels)}")
+    for text, settings in zip(inputs, configs, strict=True):
+        for key, value in settings.items():
+            if value != configs[0][key]:
+                raise ConfigError(f"{text} has {key}={value!r}, {inputs[0]} has {configs[0][key]!r}: counts are not comparable")
+    steps = min(map(len, tables))
+    runs: dict[str, list[Any]] = {}
+    for label, table in zip(labels, tables, strict=True):
+        runs.setdefault(label, []).append(table[:steps])
+    return runs, configs[0]["rollout.prompts"]
+
+
+def columns(row: Row) -> list[float]:
+    """One step: SERIES, then the share of generated groups with several wrong answers."""
+    generated = row["sampling/groups"]
+    return [*(row[key] for key in SERIES.values()), row["groups/diverse_groups"] / generated if generated else float("nan")]
+
+
+def analyse(runs: Mapping[str, list[Any]], prompts: int) -> dict[str, Any]:
+    """Means over steps of each method, their range over its runs, and the ratio to the first method."""
+    names = [*SERIES, GENERATED]
+    means = {label: np.array([np.nanmean(table, axis=0) for table in tables]) for label, tables in runs.items()}
+    first = next(iter(means.values())).mean(axis=0)
+    steps = len(next(iter(runs.values()))[0])
+    result: dict[str, Any] = {"steps": steps, "groups_in_a_batch": prompts, "methods": {}}
+    for label, of_runs in means.items():
+        mean = of_runs.mean(axis=0)
+        result["methods"][label] = {
+            "runs": len(of_runs),
+            "means": {
+                name: {"mean": mean[i], "least": of_runs[:, i].min(), "most": of_runs[:, i].max(),
+                       "ratio": mean[i] / first[i] if first[i] else None}
+                for i, name in enumerate(names)
+            },
+            "steps": {name: np.mean([t[:, i] for t in runs[label]], axis=0) for i, name in enumerate(names)},
+        }  # fmt: skip
+    return result
+
+
+def tables(result: Mapping[str, Any]) -> list[str | Table]:
+    """Means over steps, ratios."""
+    methods = result["methods"]
+    first = next(iter(methods))
+    head = [f"mean over {result['steps']} steps", *methods, *(f"{m} / {first}" for m in methods if m != first)]
+    table: Table = [head]
+    for name in methods[first]["means"]:
+        cells = []
+        for found in methods.values():
+            m = found["means"][name]
+            spread = f" ({m['least']:.2f} to {m['most']:.2f})" if found["runs"] > 1 else ""
+            cells.append(f"{m['mean']:.3f}{spread}")
+        ratios = [found["means"][name]["ratio"] for label, found in methods.items() if label != first]
+        table.append([name, *cells, *("–" if ratio is None else f"{ratio:.2f}" for ratio in ratios)])
+    runs = ", ".join(f"{label} {found['runs']}" for label, found in methods.items())
+    return [
+        f"Counts are of the {result['groups_in_a_batch']} groups trained on at a step, whatever the estimator does with them. "
+        f"Runs: {runs}; in brackets the range over them. One run is no measure of chance: give several seeds as LABEL=FOLDER.",
+        table,
+    ]
+
+
+def draw(result: Mapping[str, Any], plt: Any) -> Any:
+    """The figure. plt: matplotlib.pyplot."""
+    methods = result["methods"]
+    first, *others = methods
+    figure, axes = plt.subplots(2, 4, figsize=(16, 7), layout="constrained")
+    names = list(methods[first]["means"])
+    steps = np.arange(1, result["steps"] + 1)
+    for axis, name in zip(axes.flat, names, strict=False):
+        for label, found in methods.items():
+            axis.plot(steps, smooth(found["steps"][name].tolist()), label=label)
+        axis.set(title=name, xlabel="step", ylim=(0, None))
+    ratio = axes.flat[len(names)]
+    ratio.axhline(1, color="0.6", linewidth=1, linestyle="--")
+    for i, label in enumerate(others, 1):
+        for name, style in (("diverse groups", "-"), ("unique wrong answers a group", ":")):
+            below = np.array(smooth(methods[first]["steps"][name].tolist()))
+            above = np.array(smooth(methods[label]["steps"][name].tolist()))
+            values = np.divide(above, below, out=np.full(len(above), np.nan), where=below > 0)
+            ratio.plot(steps, values, style, color=f"C{i}", label=f"{label}: {name}")
+    ratio.set(title=f"ratio to {first}", xlabel="step")
+    ratio.legend(fontsize=7)
+    axes.flat[0].legend(fontsize=8)
+    figure.suptitle("running means over 9 steps", fontsize=9)
+    return figure

@@ -1,0 +1,175 @@
+"""Can an embedding tell wrong answers apart: cosine similarity of pairs and of (right, wrong, wrong) triples."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minirl.analysis.output import Table, number
+from minirl.analysis.samples import Problems
+from minirl.config import ConfigError
+from minirl.evaluation.metrics import Floats, mean_intervals
+from minirl.evaluation.report import percent
+from minirl.verify import WRONG
+
+KINDS = {
+    "same": "two wrong, same class",
+    "different": "two wrong, different classes (deceptive pairs)",
+    "right": "right and wrong",
+    "triple": "right, wrong, other wrong (deceptive triples)",
+}
+POOLINGS = ("mean_tokens", "cls_token", "lasttoken")
+
+
+class Embedder:
+    """A sentence-embedding model: a Hugging Face folder or name, pooled as its 1_Pooling/config.json says, else by the mean."""
+
+    def __init__(self, name: str) -> None:
+        from transformers import AutoModel, AutoTokenizer
+        from transformers.utils import cached_file
+
+        try:
+            self.tokenizer = AutoTokenizer.from_pretrained(name)
+            self.model = AutoModel.from_pretrained(name).eval()
+            file = cached_file(name, "1_Pooling/config.json", _raise_exceptions_for_missing_entries=False)
+        except (OSError, ValueError, KeyError) as error:
+            raise ConfigError(f"no embedding model can be loaded from {name!r}: {error}") from error
+        self.pooling = POOLINGS[0]
+        if file:
+            with open(file, encoding="utf-8") as opened:
+                modes = [
+                    k.removeprefix("pooling_mode_") for k, v in json.load(opened).items() if k.startswith("pooling_mode_") and v
+                ]
+            if len(modes) != 1 or modes[0] not in POOLINGS:
+                raise ConfigError(f"{name!r} pools by {modes}; known are {', '.join(POOLINGS)}")
+            self.pooling = modes[0]
+        self.tokenizer.padding_side = "right"
+        longest = getattr(self.model.config, "max_position_embeddings", None) or 512
+        self.longest = min(longest, self.tokenizer.model_max_length)
+        self.cut = 0
+
+    def __call__(self, texts: Sequence[str], batch: int = 32) -> Floats:
+        """float[N, D], unit length. Texts beyond the model's length are cut and counted in `cut`."""
+        import torch
+
+        found: list[Any] = [None] * len(texts)
+        by_length = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        for start in range(0, len(texts), batch):
+            chunk = by_length[start : start + batch]
+            full = self.tokenizer([texts[i] for i in chunk])["input_ids"]
+            self.cut += sum(len(ids) > self.longest for ids in full)
+            inputs = self.tokenizer(
+                [texts[i] for i in chunk], padding=True, truncation=True, max_length=self.longest, return_tensors="pt"
+            )
+            mask = inputs["attention_mask"]
+            with torch.inference_mode():
+                hidden = self.model(**inputs).last_hidden_state.double()
+            if self.pooling == "mean_tokens":
+                pooled = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+            else:
+                last = mask.sum(1) - 1 if self.pooling == "lasttoken" else torch.zeros_like(mask[:, 0])
+                pooled = hidden[torch.arange(len(chunk)), last]
+            for i, vector in zip(chunk, torch.nn.functional.normalize(pooled, dim=1).numpy(), strict=True):
+                found[i] = vector
+        return np.stack(found)
+
+
+def cosines(right: Floats, wrong: Floats, labels: Sequence[str]) -> dict[str, Floats]:
+    """Cosines of one problem from unit vectors float[R, D] and float[W, D] and the classes of the wrong ones.
+
+    same, different: pairs of wrong responses; right: right with wrong ones; triple: the least of the three cosines of a right
+    one and two wrong ones of different classes: a triple above a threshold is one cluster at this threshold.
+    """
+    one, other = np.triu_indices(len(wrong), 1)
+    classes = np.unique(labels, return_inverse=True)[1]
+    equal = classes[one] == classes[other]
+    pairs = (wrong[one] * wrong[other]).sum(axis=1)
+    across = right @ wrong.T
+    triples = np.minimum(np.minimum(across[:, one[~equal]], across[:, other[~equal]]), pairs[~equal])
+    return {"same": pairs[equal], "different": pairs[~equal], "right": across.ravel(), "triple": triples.ravel()}
+
+
+def auc(same: Floats, different: Floats) -> float:
+    """The chance that a pair of one class is more similar than one of two classes, ties half; NaN where one kind is missing."""
+    if not len(same) or not len(different):
+        return float("nan")
+    order = np.sort(different)
+    below, to = np.searchsorted(order, same, "left"), np.searchsorted(order, same, "right")
+    return float((below + to).mean() / 2 / len(different))
+
+
+def analyse(models: Mapping[str, Problems], embedder: Embedder, threshold: float, text: str, seed: int) -> dict[str, Any]:
+    """{model: {kind: cosine, above (means over problems), pairs, pooled (share of all pairs above)}, auc}."""
+    result: dict[str, Any] = {"threshold": threshold, "text": text, "models": {}, "cosines": {}, "without_answer": {}}
+    for label, problems in models.items():
+        rows: list[dict[str, Floats]] = []
+        result["without_answer"][label] = 0
+        for attempts in problems.values():
+            samples = [*attempts.right, *attempts.wrong]
+            kept = [row for row in samples if text == "response" or row["key"] is not None]
+            result["without_answer"][label] += len(samples) - len(kept)
+            if not any(row["status"] == WRONG for row in kept):
+                continue
+            vectors = embedder([row["response"] if text == "response" else row["key"] for row in kept])
+            wrong = np.array([row["status"] == WRONG for row in kept])
+            rows.append(cosines(vectors[~wrong], vectors[wrong], [row["label"] for row in kept if row["status"] == WRONG]))
+        pooled = {kind: np.concatenate([row[kind] for row in rows] or [np.zeros(0)]) for kind in KINDS}
+        if not len(pooled["different"]):
+            raise ConfigError(f"{label}: no problem has wrong responses of two classes, so there is no pair to compare")
+        columns = {"auc": np.array([auc(row["same"], row["different"]) for row in rows])}
+        for kind in KINDS:
+            columns[kind] = np.array([row[kind].mean() if len(row[kind]) else np.nan for row in rows])
+            columns[f"{kind} above"] = np.array([(row[kind] > threshold).mean() if len(row[kind]) else np.nan for row in rows])
+        means = mean_intervals(columns, seed)
+        result["models"][label] = {"auc": means["auc"]} | {
+            kind: {"pairs": len(x), "pooled": float((x > threshold).mean()) if len(x) else None,
+                   "cosine": means[kind], "above": means[f"{kind} above"]}
+            for kind, x in pooled.items()
+        }  # fmt: skip
+        result["cosines"][label] = {kind: np.histogram(np.clip(x, -1, 1), 200, (-1, 1))[0] for kind, x in pooled.items()}
+    return result | {"cut": embedder.cut, "longest": embedder.longest, "pooling": embedder.pooling}
+
+
+def tables(result: Mapping[str, Any]) -> list[str | Table]:
+    """A row for each model and kind of pair; the AUC of telling classes apart."""
+    t = result["threshold"]
+    table: Table = [["model", "compared", "number", "problems", "mean cosine", f"above {t:g}, %", "of all, %"]]
+    notes = []
+    for label, found in result["models"].items():
+        for kind, name in KINDS.items():
+            f = found[kind]
+            pooled = "–" if f["pooled"] is None else f"{100 * f['pooled']:.1f}"
+            table.append(
+                [label, name, str(f["pairs"]), str(f["cosine"]["problems"]), number(f["cosine"]), percent(f["above"]), pooled]
+            )
+        notes.append(
+            f"{label}: a same-class pair is more similar than a different-class pair with chance {number(found['auc'])} (0.5: "
+            f"the embedding knows nothing of classes, 1: it tells them apart; {found['auc']['problems']} problems)."
+        )
+    what = "whole responses" if result["text"] == "response" else "canonical answers alone"
+    left = [f"{n} of {m}" for m, n in result["without_answer"].items() if n]
+    return [
+        f"Cosines of embeddings of {what}; for a triple the least of its three. Means over problems, 95% bootstrap intervals; "
+        "the last column is the share of all pairs or triples. What lies above the threshold would be merged by it, though the "
+        f"answers differ. {result['cut']} texts were longer than the model's {result['longest']} tokens and were cut.",
+        table,
+        *notes,
+        *(["Without an answer to embed, left out: " + ", ".join(left) + "."] if left else []),
+    ]
+
+
+def draw(result: Mapping[str, Any], plt: Any) -> Any:
+    """The figure. plt: matplotlib.pyplot."""
+    models = list(result["cosines"])
+    figure, axes = plt.subplots(1, len(models), figsize=(6 * len(models), 4), layout="constrained", squeeze=False)
+    edges = np.linspace(-1, 1, 201)
+    for axis, label in zip(axes.flat, models, strict=True):
+        for kind, counts in result["cosines"][label].items():
+            if counts.sum():
+                axis.stairs(counts / counts.sum(), edges, label=f"{KINDS[kind]} ({counts.sum()})", linewidth=1.5)
+        axis.axvline(result["threshold"], color="0.5", linestyle="--", linewidth=1)
+        used = np.flatnonzero(sum(result["cosines"][label].values()))
+        axis.set(title=label, xlabel="cosine (triples: the least of three)", ylabel="share", xlim=(edges[used[0]] - 0.02, 1.01))
+        axis.legend(fontsize=7)
+    return figure

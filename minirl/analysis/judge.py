@@ -1,0 +1,312 @@
+"""Do two wrong responses go wrong at the same point: an LLM judges pairs of one class and pairs of two classes.
+
+Any endpoint that speaks OpenAI's chat completions will do. Judgements are cached on disk as they come; what cannot be judged
+is counted and kept with its reason.
+"""
+
+import argparse
+import hashlib
+import http.client
+import json
+import os
+import random
+import re
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import combinations
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from minirl.analysis.ngrams import within_between
+from minirl.analysis.output import CONTRAST_HEAD, Table, contrast, contrast_cells, scatter
+from minirl.analysis.samples import Problems, Row, read_jsonl
+from minirl.config import ConfigError
+from minirl.evaluation.report import markdown
+from minirl.report import say
+
+PROMPT = """Two attempts at the same problem are given; both end in a wrong answer.
+
+Find in each the first step that is wrong, and say what kind of mistake it is. Then decide whether both attempts go wrong for
+the same reason: the same faulty step, assumption or misreading, however it is worded. Equal final answers alone
+are no evidence.
+
+<problem>
+{problem}
+</problem>
+
+<attempt_1>
+{first}
+</attempt_1>
+
+<attempt_2>
+{second}
+</attempt_2>
+
+Explain in a few sentences. End with exactly one line, `VERDICT: SAME` or `VERDICT: DIFFERENT`."""
+VERDICT = re.compile(r"verdict\W{0,10}(same|different)\b", re.IGNORECASE)
+FAILURES_IN_A_ROW = 10  # then the endpoint is taken to be broken
+TRANSIENT = (408, 409, 425, 429)  # and everything from 500
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two wrong responses to one problem, and whether they are of one class."""
+
+    model: str
+    problem: str
+    within: bool
+    prompt: str
+    tokens: int  # of the prompt, estimated
+    cut: bool
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """same: None without a verdict, and then `reason` says why. usage: tokens that the endpoint counted, of a new answer."""
+
+    same: bool | None
+    text: str
+    reason: str = ""
+    usage: Mapping[str, Any] | None = None
+
+
+class Unanswered(Exception):
+    """A request that failed for all its tries; the text says how."""
+
+
+def verdict(text: str) -> bool | None:
+    """True for SAME, False for DIFFERENT, by the last verdict in an answer; None where there is none."""
+    found = VERDICT.findall(text)
+    return found[-1].lower() == "same" if found else None
+
+
+def draw_pairs(models: Mapping[str, Problems], per_problem: int, longest: int, seed: int) -> Iterator[Pair]:
+    """Up to `per_problem` pairs of one class and as many of two, of each problem that has both; order and choice by seed."""
+    for model, problems in models.items():
+        for key, attempts in problems.items():
+            kinds: dict[bool, list[tuple[Row, Row]]] = {True: [], False: []}
+            for one, other in combinations(attempts.wrong, 2):
+                kinds[one["label"] == other["label"]].append((one, other))
+            if not all(kinds.values()):
+                continue
+            rng = random.Random(f"{seed}/{model}/{key}")
+            for within, pairs in kinds.items():
+                for pair in rng.sample(pairs, min(per_problem, len(pairs))):
+                    yield as_pair(model, attempts.name, within, rng.sample(pair, 2), longest)
+
+
+def as_pair(model: str, problem: str, within: bool, rows: list[Row], longest: int) -> Pair:
+    """The request for two responses. Its tokens: those that the sampler counted for whole responses, a quarter of the
+    characters for everything else."""
+    texts = [shortened(row["response"], longest) for row in rows]
+    prompt = PROMPT.format(problem=rows[0]["prompt"], first=texts[0], second=texts[1])
+    rest = len(prompt) - sum(map(len, texts))
+    tokens = ceil(rest / 4)
+    for row, text in zip(rows, texts, strict=True):
+        whole = text is row["response"] and row["tokens"] is not None
+        tokens += row["tokens"] if whole else ceil(len(text) / 4)
+    return Pair(model, problem, within, prompt, tokens, any(t is not r["response"] for t, r in zip(texts, rows, strict=True)))
+
+
+def shortened(text: str, longest: int) -> str:
+    """The text itself, or its beginning and its end where it is longer than `longest` characters."""
+    if len(text) <= longest:
+        return text
+    return f"{text[: longest // 2]}\n[... {len(text) - longest // 2 * 2} characters left out ...]\n{text[-(longest // 2) :]}"
+
+
+class Endpoint:
+    """Chat completions with retries. Answers with a verdict are kept in `cache`, a JSONL file, and never asked for again."""
+
+    wait = 1.0  # seconds before the first retry; it doubles
+
+    def __init__(
+        self, url: str, model: str, key: str, cache: Path, timeout: float, retries: int, body: Mapping[str, Any]
+    ) -> None:
+        self.url, self.key, self.timeout, self.retries = f"{url.rstrip('/')}/chat/completions", key, timeout, retries
+        whole = {"model": model, "temperature": 0, "max_tokens": 1024, **body}
+        self.body = {name: value for name, value in whole.items() if value is not None}
+        self.cache, self.lock = cache, threading.Lock()
+        self.known: dict[str, str] = {}
+        if cache.is_file():
+            content = cache.read_bytes()
+            cache.write_bytes(content[: content.rfind(b"\n") + 1])  # a line that an interruption cut is taken off
+            self.known = {row["request"]: row["text"] for row in read_jsonl(cache, ("request", "text"))}
+
+    def request(self, prompt: str) -> tuple[str, bytes]:
+        """(name in the cache, body) of a prompt."""
+        body = json.dumps(self.body | {"messages": [{"role": "user", "content": prompt}]}, sort_keys=True).encode()
+        return hashlib.sha256(self.url.encode() + body).hexdigest(), body
+
+    def judge(self, pair: Pair) -> Judgement:
+        """The judgement of a pair. ConfigError when the endpoint cannot be used at all."""
+        name, body = self.request(pair.prompt)
+        if name in self.known:
+            return Judgement(verdict(self.known[name]), self.known[name])
+        try:
+            answer = self.post(body)
+        except Unanswered as error:
+            return Judgement(None, "", f"failed: {error}")
+        try:
+            choice = json.loads(answer)["choices"][0]
+            text = choice["message"]["content"]
+            usage = json.loads(answer).get("usage")
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return Judgement(None, answer.decode(errors="replace")[:2000], "garbage: not a chat completion")
+        if not isinstance(text, str) or not text.strip():
+            return Judgement(None, "", "garbage: an empty answer", usage)
+        if verdict(text) is None:
+            cut = ", cut at its length limit" * (choice.get("finish_reason") == "length")
+            return Judgement(None, text, f"garbage: no verdict{cut}", usage)
+        with self.lock, self.cache.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"request": name, "text": text}, ensure_ascii=False) + "\n")
+            self.known[name] = text
+        return Judgement(verdict(text), text, usage=usage)
+
+    def post(self, body: bytes) -> bytes:
+        """The answer's body. Waits and tries again on 429, 5xx, timeouts and broken connections, then Unanswered."""
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self.key}"} if self.key else {})
+        for attempt in range(self.retries + 1):
+            wait = self.wait * 2**attempt * random.uniform(0.75, 1.25)
+            try:
+                request = urllib.request.Request(self.url, body, headers)
+                with urllib.request.urlopen(request, timeout=self.timeout) as answer:
+                    return answer.read()
+            except urllib.error.HTTPError as error:
+                text = error.read(300).decode(errors="replace")
+                if error.code not in TRANSIENT and error.code < 500:
+                    hint = "; the key comes from the environment, see --key-variable" if error.code in (401, 403) else ""
+                    raise ConfigError(f"{self.url} answers {error.code}: {text}{hint}") from None
+                last = f"HTTP {error.code}"
+                if (after := error.headers.get("Retry-After") or "").isdigit():
+                    wait = max(wait, float(after))
+            except (TimeoutError, http.client.HTTPException, ConnectionError) as error:
+                last = "timeout" if isinstance(error, TimeoutError) else f"broken connection ({type(error).__name__})"
+            except (urllib.error.URLError, ValueError) as error:
+                if not isinstance(getattr(error, "reason", None), TimeoutError):
+                    raise ConfigError(f"{self.url} cannot be reached: {getattr(error, 'reason', error)}") from None
+                last = "timeout"
+            if attempt < self.retries:
+                time.sleep(min(wait, 60))
+        raise Unanswered(f"{last}, {self.retries + 1} tries")
+
+
+def judge_pairs(endpoint: Endpoint, pairs: list[Pair], workers: int) -> list[Judgement]:
+    """Judgements in the order of the pairs. ConfigError when requests fail one after the other: the endpoint is broken."""
+    found: list[Judgement] = []
+    failed = 0
+    pool = ThreadPoolExecutor(workers)
+    try:
+        for judgement in tqdm(pool.map(endpoint.judge, pairs), total=len(pairs), unit="pair", leave=False, disable=None):
+            found.append(judgement)
+            failed = failed + 1 if judgement.reason.startswith("failed") else 0
+            if failed >= FAILURES_IN_A_ROW:
+                raise ConfigError(f"{failed} requests in a row {judgement.reason}; what was judged is in {endpoint.cache}")
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return found
+
+
+def run(o: argparse.Namespace, models: Mapping[str, Problems]) -> dict[str, Any] | None:
+    """The result; None after --dry-run, which prints the cost."""
+    if not o.endpoint:
+        raise ConfigError("the judge needs --endpoint URL (or OPENAI_BASE_URL), such as http://localhost:8000/v1")
+    if min(o.pairs, o.workers, o.max_chars) < 1 or o.retries < 0 or not isinstance(o.request, dict):
+        raise ConfigError("--pairs, --workers and --max-chars are at least 1, --retries at least 0, --request is a JSON object")
+    pairs = list(draw_pairs(models, o.pairs, o.max_chars, o.seed))
+    if not pairs:
+        raise ConfigError("no problem has two wrong responses of one class and two of different ones: sample more responses")
+    cache = o.out / "judge_cache.jsonl"
+    # No key is fine for a server of one's own; another one answers 401.
+    endpoint = Endpoint(o.endpoint, o.judge, os.environ.get(o.key_variable, ""), cache, o.timeout, o.retries, o.request)
+    if o.dry_run:
+        say(markdown(cost_table(endpoint, pairs)))
+        return None
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    return {"judge": o.judge, "endpoint": endpoint.url, **analyse(pairs, judge_pairs(endpoint, pairs, o.workers), o.seed)}
+
+
+def cost_table(endpoint: Endpoint, pairs: list[Pair]) -> Table:
+    """What a run would ask for, in tokens."""
+    requests = {endpoint.request(pair.prompt)[0]: pair for pair in pairs}  # equal texts are asked once
+    new = [pair for name, pair in requests.items() if name not in endpoint.known]
+    limit = endpoint.body.get("max_tokens") or endpoint.body.get("max_completion_tokens")
+    return [
+        ["different pairs", "in the cache", "requests", "prompt tokens (estimate)", "answer tokens (at most)"],
+        [str(len(requests)), str(len(requests) - len(new)), str(len(new)), f"{sum(p.tokens for p in new):,}",
+         f"{limit * len(new):,}" if limit else "no limit"],
+    ]  # fmt: skip
+
+
+def analyse(pairs: list[Pair], judgements: list[Judgement], seed: int) -> dict[str, Any]:
+    """{model: contrast of the share judged SAME}; reasons and counts of what has no verdict; tokens used."""
+    result: dict[str, Any] = {"models": {}, "problems": {}, "unjudged": {}}
+    result |= {"pairs": len(pairs), "cut": sum(p.cut for p in pairs)}
+    for model in dict.fromkeys(pair.model for pair in pairs):
+        mine = [(p, j) for p, j in zip(pairs, judgements, strict=True) if p.model == model]
+        rows: list[dict[str, Any]] = []
+        for problem in dict.fromkeys(p.problem for p, _ in mine):
+            values = [
+                ("a", "a" if p.within else "b", float(j.same)) for p, j in mine if p.problem == problem and j.same is not None
+            ]
+            if means := within_between(values):
+                rows.append({"problem": problem, **means})
+        result["models"][model] = contrast(rows, seed) if rows else None
+        result["problems"][model] = rows
+        result["unjudged"][model] = dict(Counter(j.reason for _, j in mine if j.same is None))
+    used = [j.usage for j in judgements if j.usage]
+    names = ("prompt_tokens", "completion_tokens")
+    result["usage"] = {name: sum(u[name] for u in used if isinstance(u.get(name), int)) for name in names}
+    result["judgements"] = [
+        {"model": p.model, "problem": p.problem, "within": p.within, "same": j.same, "reason": j.reason, "answer": j.text}
+        for p, j in zip(pairs, judgements, strict=True)
+    ]
+    if not any(result["models"].values()):
+        lacking = "; ".join(f"{n} x {reason}" for n, reason in reasons(result))
+        example = next((j.text for j in judgements if j.text), "")[:200]
+        raise ConfigError(f"no problem has a verdict on both kinds of pairs, so nothing can be said ({lacking}; {example!r})")
+    return result
+
+
+def reasons(result: Mapping[str, Any]) -> list[tuple[int, str]]:
+    """(count, reason) of what has no verdict, over all models."""
+    total: Counter[str] = Counter()
+    for counts in result["unjudged"].values():
+        total.update(counts)
+    return [(n, reason) for reason, n in total.most_common()]
+
+
+def tables(result: Mapping[str, Any]) -> list[str | Table]:
+    """A row for each model, and what was not judged."""
+    table: Table = [["model", *CONTRAST_HEAD]]
+    for model, found in result["models"].items():
+        table.append([model, *(contrast_cells(found) if found else ["0", *["–"] * 6])])
+    unjudged = sum(n for n, _ in reasons(result))
+    usage = result["usage"]
+    return [
+        f"Share of pairs of wrong responses that {result['judge']} judged to go wrong for the same reason: mean over pairs, "
+        "then over problems with verdicts on both kinds; 95% bootstrap intervals over problems, sign-flip p.",
+        table,
+        f"{result['pairs']} pairs, {unjudged} without a verdict and left out"
+        + "".join(f"; {n} x {reason}" for n, reason in reasons(result))
+        + f". {result['cut']} pairs had a response shortened. New requests used {usage['prompt_tokens']:,} prompt and "
+        f"{usage['completion_tokens']:,} answer tokens.",
+    ]
+
+
+def draw(result: Mapping[str, Any], plt: Any) -> Any:
+    """The figure. plt: matplotlib.pyplot."""
+    shown = {model: rows for model, rows in result["problems"].items() if rows}
+    figure, axes = plt.subplots(1, len(shown), figsize=(4.6 * len(shown), 4.8), layout="constrained", squeeze=False)
+    for axis, (model, rows) in zip(axes.flat, shown.items(), strict=True):
+        scatter(axis, rows, f"{model} ({len(rows)} problems)", "share judged the same")
+    return figure

@@ -1,0 +1,52 @@
+import json
+
+import pytest
+import yaml
+
+from minirl.analysis.__main__ import main
+from minirl.config import Config, as_tree
+
+
+def run_folder(path, diverse, prompts=256, steps=3):
+    """A run folder whose batches have so many diverse groups on average."""
+    path.mkdir()
+    tree = as_tree(Config())
+    tree["rollout"]["prompts"] = prompts
+    (path / "config.yaml").write_text(yaml.safe_dump(tree))
+    with (path / "metrics.jsonl").open("w") as file:
+        for step in range(steps):
+            row = {
+                "step": step + 1, "batch/diverse_groups": diverse + (step - 1) * 2, "batch/unique_wrong": diverse / 100,
+                "reward/mean": 0.5, "batch/branch_a": 6, "batch/branch_b": 0, "batch/branch_c": 250 - step,
+                "groups/diverse_groups": 32, "sampling/groups": 64,
+            }  # fmt: skip
+            file.write(json.dumps(row) + "\n")
+    return str(path)
+
+
+def test_means_ranges_and_the_ratio_of_the_paper(tmp_path, capsys):
+    # the paper's averages: 144.1 of 256 groups are diverse under EDAS, 89.5 under DAPO
+    one, two = run_folder(tmp_path / "one", 144.0), run_folder(tmp_path / "two", 144.2, steps=5)
+    dapo = run_folder(tmp_path / "dapo", 89.5)
+    assert main(["dynamics", dapo, f"edas={one}", f"edas={two}", "--out", str(tmp_path / "out")]) == 0
+    found = json.loads((tmp_path / "out" / "dynamics.json").read_text())
+    assert found["steps"] == 3, "the shortest"
+    edas = found["methods"]["edas"]["means"]["diverse groups"]
+    assert edas == pytest.approx({"mean": 144.1, "least": 144.0, "most": 144.2, "ratio": 144.1 / 89.5})
+    assert found["methods"]["edas"]["means"]["branch B (one error repeated)"]["ratio"] is None, "0 / 0"
+    assert found["methods"]["dapo"]["means"]["diverse share of generated groups"]["mean"] == 0.5
+    out = capsys.readouterr().out
+    assert "144.100 (144.00 to 144.20)" in out
+    assert "1.61" in out
+    assert (tmp_path / "out" / "dynamics.png").stat().st_size > 10_000
+
+
+def test_runs_that_cannot_be_compared_are_refused(tmp_path, capsys):
+    one, other = run_folder(tmp_path / "one", 9), run_folder(tmp_path / "other", 9, prompts=128)
+    assert main(["dynamics", one, other, "--out", str(tmp_path / "out")]) == 2
+    assert "rollout.prompts=128" in capsys.readouterr().err
+    assert main(["dynamics", one, "--out", str(tmp_path / "out")]) == 2
+    assert "two or more runs" in capsys.readouterr().err
+    (tmp_path / "one" / "metrics.jsonl").write_text('{"step": 1}\n')
+    assert main(["dynamics", one, other, "--out", str(tmp_path / "out")]) == 2
+    assert "line 1: lacks the columns batch/diverse_groups" in capsys.readouterr().err

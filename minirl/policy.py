@@ -267,8 +267,8 @@ class Policy:
             self.head.zero_grad()
             return norm
         self.head.step()
-        if self.ranks.zero:
-            norm = float(self.head.get_global_grad_norm())
+        if (reported := self.head.get_global_grad_norm()) is not None:
+            norm = float(reported)
         if not np.isfinite(norm) and not self.head.optimizer.overflow:
             raise RunError(
                 f"the gradient norm is {norm} at optimizer step {self.version + 1} and DeepSpeed took the step: "

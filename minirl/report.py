@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,8 @@ def say(message: str) -> None:
         sys.stdout.flush()
     except OSError as error:
         os.dup2(2, 1)
-        tqdm.write(f"warning: stdout cannot be written ({error}): the run goes on and speaks on stderr", file=sys.stderr)
+        with suppress(OSError):  # then there is nowhere to say it
+            tqdm.write(f"warning: stdout cannot be written ({error}): the run goes on and speaks on stderr", file=sys.stderr)
 
 
 def folder_of(config: Config) -> Path | None:

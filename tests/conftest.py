@@ -1,5 +1,6 @@
 """Set before torch is imported anywhere: spinning threads on a shared machine cost up to 46x."""
 
+import json
 import os
 import socket
 import sys
@@ -14,6 +15,15 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # train.py is a script beside the package, not a part of it
+
+
+def few_problems(folder):
+    """Options for a run on few problems of the embedded task, which saves the seconds that thousands take to encode."""
+    from minirl.tasks import arithmetic
+
+    rows = [{"problem": p.prompt, "answer": p.answer} for p in arithmetic.problems("train")[:80]]
+    (folder / "few.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return ["--data.task=dataset", f"--data.train={folder / 'few.jsonl'}", "--data.test_size=8"]
 
 
 def free_port():

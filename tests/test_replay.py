@@ -12,7 +12,7 @@ import train
 from minirl.checkpoint import State
 from minirl.config import load
 from minirl.replay import Batches, saved_steps
-from tests.conftest import ROOT, free_port
+from tests.conftest import ROOT, few_problems, free_port
 
 RUN = [
     "--run.steps=4", "--run.save_every=2", "--rollout.prompts=4", "--rollout.samples=4", "--algorithm.mini_batch_prompts=2",
@@ -26,7 +26,7 @@ RUN = [
 def finished(tmp_path_factory):
     """A run with dynamic sampling, carried groups, entropies and a reference; its batches of steps 3 and 4 are kept."""
     folder = tmp_path_factory.mktemp("replay") / "run"
-    assert train.main(load([*RUN, "--run-dir", str(folder)])) == 0
+    assert train.main(load([*RUN, *few_problems(folder.parent), "--run-dir", str(folder)])) == 0
     return folder
 
 

@@ -61,9 +61,9 @@ class BadTests(BaseException):
 class Remote:
     """An object that lives in the other process. Its answers are plain values or Remotes again.
 
-    The candidate is never asked a question that holds the value it is to be compared with: its objects equal no plain
-    value, `in` compares their items here, and an operator with a plain operand is a TypeError. Between two objects of the
-    candidate's own its class decides, as any of its methods does.
+    No operator asks the candidate a question that holds the value to compare with: its objects equal no plain value, `in`
+    compares their items here, and an operator with a plain operand is a TypeError. Between two objects of the candidate's
+    own its class decides, as any of its methods does that the tests call.
     """
 
     __slots__ = ("_ahead", "_handle", "_peer")

@@ -125,6 +125,7 @@ def landlock(readable: list[str], writable: list[str]) -> None:
 def set_limits(memory: int, cpu_seconds: int, file_bytes: int, processes: int) -> None:
     limits = {
         resource.RLIMIT_AS: memory,
+        resource.RLIMIT_DATA: memory,  # the worker's own limit for this one is another
         resource.RLIMIT_CPU: cpu_seconds,
         resource.RLIMIT_FSIZE: file_bytes,
         resource.RLIMIT_NPROC: processes,

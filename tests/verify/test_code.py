@@ -521,7 +521,7 @@ def test_canonical_solutions_pass_and_their_mutants_fail(name):
     for (row, index), verdict in zip(kinds, verdicts, strict=True):
         if index == 0:
             assert (verdict.status == RIGHT) is row.get("canonical_passes", True), (row["id"], verdict)
-        else:
+        elif row.get("canonical_passes", True) or verdict.status != ERROR:  # one flagged test calls itself: nobody's failure
             assert verdict.status == WRONG, (row["id"], index, verdict)
             assert verdict.label.isidentifier() or verdict.label == TIMEOUT
 

@@ -100,10 +100,10 @@ def evaluate(o: argparse.Namespace) -> int:
     ranks = Ranks()
     for note in dict.fromkeys(notes) if ranks.main else ():
         say(note)
-    finished = folder.begin(manifest, ranks)
     timing: dict[str, dict[str, Any]] = {}
     with ExitStack() as stack:
-        judges = running.Judges(stack, o.workers, folder.part(ranks.rank))
+        judges = running.Judges(stack, loaded, o.workers, folder.part(ranks.rank))
+        finished = folder.begin(manifest, ranks)
         for label, answers in given.items() if ranks.main else ():
             for one in loaded:
                 responses.judge(judges.of(one, label), answers[one.benchmark.name], finished)
@@ -136,6 +136,7 @@ def chosen(o: argparse.Namespace) -> list[Loaded]:
         sys.exit(0)
     for file in o.data:
         b = benchmarks.from_file(file)
+        require(b.name not in known, f"--data {file}: there is a benchmark {b.name} already; rename the file")
         known[b.name] = b
     found = benchmarks.select(known, o.suite, [*o.benchmark, *(Path(file).stem for file in o.data)], o.skip)
     require(bool(found), f"no benchmark is chosen: name some by --suite, --benchmark or --data; there are {', '.join(known)}")

@@ -87,7 +87,9 @@ class Benchmark:
 
     def pool(self) -> tuple[str, dict[str, Any]]:
         """The name and the options that VerifierPool takes."""
-        return self.verifier, {"grader": self.grader, "answer": self.answer} if self.verifier == "math" else {}
+        if self.verifier == "math":
+            return self.verifier, {"grader": self.grader, "answer": self.answer}
+        return self.verifier, {"timeout": self.timeout} if self.verifier == "code" else {}
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,10 @@ class Loaded:
 
 def read_records(path: Path) -> dict[str, Benchmark]:
     """The records of a YAML file, by name. Unknown keys and values of the wrong kind are a ConfigError."""
-    return {str(name): record(str(name), entry) for name, entry in (read_yaml(path).get("benchmarks") or {}).items()}
+    entries = read_yaml(path).get("benchmarks")
+    if not isinstance(entries, dict) or not entries:
+        raise ConfigError(f"{path} must hold 'benchmarks:' with a record under each name, not {entries!r}")
+    return {str(name): record(str(name), entry) for name, entry in entries.items()}
 
 
 def record(name: str, entry: Any, base: Benchmark | None = None) -> Benchmark:

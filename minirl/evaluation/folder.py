@@ -27,14 +27,17 @@ class Folder:
 
     def check(self, manifest: Row) -> bool:
         """Whether an evaluation was begun here. ConfigError when it was another one, with the first difference."""
-        if not (self.path / "evaluation.json").is_file():
+        begun = self.path / "evaluation.json"
+        if begun.is_file() and not any(p.is_file() and p.stat().st_size for p in (self.samples, *self.parts())):
+            return False  # it ended before its first sample
+        if not begun.is_file():
             if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
                 raise ConfigError(f"{self.path} exists and holds no evaluation: choose another --out; nothing was changed")
             return False
         try:
-            before = flat(json.loads((self.path / "evaluation.json").read_text(encoding="utf-8")))
+            before = flat(json.loads(begun.read_text(encoding="utf-8")))
         except ValueError as error:
-            raise ConfigError(f"{self.path / 'evaluation.json'} cannot be read ({error}): choose another --out") from None
+            raise ConfigError(f"{begun} cannot be read ({error}): choose another --out") from None
         now = flat(json.loads(json.dumps(manifest)))
         for key, value in before.items():
             if now.get(key) != value:
@@ -48,11 +51,15 @@ class Folder:
     def begin(self, manifest: Row, ranks: Ranks) -> set[Key]:
         """The finished samples, the same on every rank. A line that an interruption cut is taken off."""
         if ranks.main:
-            self.path.mkdir(parents=True, exist_ok=True)
-            write_json(self.path / "evaluation.json", manifest)
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                write_json(self.path / "evaluation.json", manifest)
+            except OSError as error:
+                raise ConfigError(f"cannot write the folder {self.path}: {error.strerror or error}") from None
             for part in self.parts():
                 content = part.read_bytes()
-                part.write_bytes(content[: content.rfind(b"\n") + 1])
+                if not content.endswith(b"\n"):
+                    part.write_bytes(content[: content.rfind(b"\n") + 1])
         ranks.barrier()
         finished = {key for key, _, _ in self.rows()}
         ranks.barrier()  # nobody writes before all have read

@@ -51,13 +51,16 @@ def majority_at_k(right: int, wrong: Sequence[int], silent: int, k: int) -> floa
         rivals = [size for size in counted if size >= t]
         rest = silent + sum(size for size in counted if size < t)  # can only stay below t: their split does not matter
         # ways[j, s]: chance that s draws fall on rest and rivals, j rivals have t of them and no rival has more
-        ways = np.zeros(((k - t) // t + 2, k - t + 1))
+        ways = np.zeros((min(len(rivals), (k - t) // t) + 1, k - t + 1))
         ways[0, : min(rest, k - t) + 1] = binomial(rest, p)[: k - t + 1]
         for size in rivals:
             chance = binomial(size, p)
             new = np.zeros_like(ways)
-            for s in range(min(t - 1, k - t) + 1):
-                new[:, s:] += chance[s] * ways[:, : ways.shape[1] - s]
+            if t > 2 * len(ways):
+                new[:] = [np.convolve(row, chance[:t])[: k - t + 1] for row in ways]
+            else:
+                for s in range(min(t - 1, k - t) + 1):
+                    new[:, s:] += chance[s] * ways[:, : k - t + 1 - s]
             if t <= k - t:
                 new[1:, t:] += chance[t] * ways[:-1, :-t]
             ways = new

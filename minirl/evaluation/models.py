@@ -46,7 +46,7 @@ def find_models(texts: Sequence[str], dtype: str, revision: str | None) -> list[
     """Models of `PATH` or `LABEL=PATH`; PATH is a folder, a run folder of train.py, a Hub name or "embedded"."""
     models = []
     for text in texts:
-        label, equals, path = text.rpartition("=")
+        label, equals, path = ("", "", text) if Path(text).expanduser().exists() else text.rpartition("=")
         folder = Path(path).expanduser()
         if (folder / "model" / "config.json").is_file() and not (folder / "config.json").is_file():
             folder = folder / "model"
@@ -153,9 +153,10 @@ def open_engine(model: Model, o: Namespace, prepared: Prepared, longest_response
 
 
 def close_engine(engine: Any) -> None:
-    """Gives the memory back, so that the next model finds room."""
+    """Gives an engine's memory back, so that the next model finds room."""
     if hasattr(engine, "close"):
         engine.close()
+    gc.unfreeze()  # vLLM freezes what it made while it started
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -80,17 +80,18 @@ class Judge:
 class Judges:
     """A judge for each benchmark and model; benchmarks that are judged alike share a pool of workers."""
 
-    def __init__(self, stack: ExitStack, workers: int, path: Path) -> None:
-        self.stack, self.workers, self.path = stack, workers, path
+    def __init__(self, stack: ExitStack, loaded: Sequence[Loaded], workers: int, path: Path) -> None:
+        """Starts the pools, and ends them with `stack`. VerifierError for a verifier that does not work."""
+        self.path = path
         self.pools: dict[str, VerifierPool] = {}
+        for b in [one.benchmark for one in loaded]:
+            if (kind := repr((b.pool(), b.timeout))) not in self.pools:
+                self.pools[kind] = stack.enter_context(VerifierPool(*b.pool(), workers, b.timeout))
 
     def of(self, one: Loaded, model: str) -> Judge:
-        """Starts the pool when it is the first of its kind."""
-        name, options = one.benchmark.pool()
-        key = repr((name, options, one.benchmark.timeout))
-        if key not in self.pools:
-            self.pools[key] = self.stack.enter_context(VerifierPool(name, options, self.workers, one.benchmark.timeout))
-        return Judge(self.pools[key], one, model, self.path)
+        """The judge of a benchmark's responses by a model."""
+        b = one.benchmark
+        return Judge(self.pools[repr((b.pool(), b.timeout))], one, model, self.path)
 
 
 def chunks(prompts: Sequence[Prompt], width: int) -> list[list[int]]:

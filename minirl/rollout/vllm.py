@@ -187,3 +187,13 @@ class VllmEngine:
         if self.sleeps and not self.asleep:
             self.llm.sleep(level=2)
             self.asleep = True
+
+    def close(self) -> None:
+        """Frees weights and KV cache, whatever inside vLLM still refers to them: another engine can start in this process."""
+        for parameter in self.model.parameters():
+            parameter.data = parameter.data.new_empty(0)
+        runner = self.engine.model_executor.driver_worker.worker.model_runner
+        runner.kv_caches.clear()
+        for layer in runner.vllm_config.compilation_config.static_forward_context.values():
+            if hasattr(layer, "kv_cache"):
+                layer.kv_cache = []

@@ -77,7 +77,7 @@ def test_majority_by_hand():
     assert majority_at_k(0, [2], 1, 3) == 0.0
     assert majority_at_k(3, [2, 2], 0, 1) == pytest.approx(3 / 7), "one vote is the accuracy"
     assert majority_at_k(600, [400], 0, 1000) == pytest.approx(1.0), "no overflow, no underflow"
-    assert majority_at_k(500, [500], 0, 999) == pytest.approx(0.5)
+    assert majority_at_k(300, [300], 0, 599) == pytest.approx(0.5)
 
 
 def sample(status, key=None, label="", finish="stop", tokens=10):
@@ -158,5 +158,5 @@ def test_paired_difference_against_counting():
 
 def test_p_values_are_uniform_without_a_difference():
     rng = np.random.default_rng(5)
-    found = [paired_difference([(rng.random(25), rng.random(25))], i)["p"] for i in range(120)]
-    assert np.mean(np.array(found) < 0.2) == pytest.approx(0.2, abs=3 * (0.2 * 0.8 / 120) ** 0.5)
+    found = [paired_difference([(rng.random(25), rng.random(25))], i)["p"] for i in range(40)]
+    assert np.mean(np.array(found) < 0.2) == pytest.approx(0.2, abs=3 * (0.2 * 0.8 / 40) ** 0.5)

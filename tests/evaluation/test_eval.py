@@ -1,0 +1,332 @@
+"""eval.py as users start it, on the embedded model and on given responses."""
+
+import base64
+import json
+import os
+import pickle
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import eval as program
+from minirl import tiny
+from minirl.evaluation import benchmarks, hub_rows, responses
+from minirl.evaluation.metrics import paired_difference, pass_at_k
+from minirl.verify.pool import VerifierPool
+from tests.conftest import ROOT
+
+DATA = ROOT.parent / "shared" / "data"
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="needs the folder of real problems")
+FILES = ("results.json", "samples.jsonl", "table.md", "table.tex", "pass_at_k.png", "evaluation.json")
+SMALL = ["embedded", "--benchmark", "arithmetic", "--limit", "32", "--samples", "4", "--max-sequences", "8"]
+
+
+def run(*arguments):
+    """Exit code of eval.py with these arguments, in this process."""
+    return program.main(program.command_line([str(a) for a in arguments]))
+
+
+def samples(folder):
+    return [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+
+
+def results(folder):
+    return json.loads((folder / "results.json").read_text())
+
+
+def jsonl(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def same(a, b):
+    return [name for name in FILES if (a / name).read_bytes() != (b / name).read_bytes()] == []
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("eval") / "one"
+    assert run(*SMALL, "--k", 3, "--out", folder) == 0
+    return folder
+
+
+def test_the_folder_holds_what_its_contract_says(one):
+    assert {p.name for p in one.iterdir()} == {*FILES, "timing.json"}
+    rows = samples(one)
+    assert [(r["index"], r["sample"]) for r in rows] == [(i, j) for i in range(32) for j in range(4)]
+    assert list(rows[0]) == [
+        "model", "benchmark", "problem", "index", "sample", "prompt", "gold", "response", "status", "label", "key", "tokens",
+        "finish", "detail",
+    ]  # fmt: skip
+    found = results(one)
+    assert found["seed"] == 0
+    assert found["models"]["embedded"]["first_prompts"]["arithmetic"] == rows[0]["prompt"] == "<user>444*7=<assistant>"
+    assert re.fullmatch("[0-9a-f]{64}", found["models"]["embedded"]["sha256"])
+    record = found["benchmarks"]["arithmetic"]
+    assert (record["rows"], record["problems"], record["temperature"], record["max_tokens"]) == (512, 32, 1.0, 12)
+    assert found["versions"]["torch"]
+
+
+def test_metrics_are_those_of_the_samples(one):
+    rows = samples(one)
+    right = np.array([r["status"] == "right" for r in rows]).reshape(32, 4).sum(1)
+    entry = results(one)["results"]["embedded"]["arithmetic"]
+    assert entry["metrics"]["accuracy"]["mean"] == pytest.approx(right.mean() / 4)
+    assert entry["metrics"]["pass@3"]["mean"] == pytest.approx(np.mean([pass_at_k(4, c, 3) for c in right]))
+    assert entry["metrics"]["tokens"]["mean"] == pytest.approx(np.mean([r["tokens"] for r in rows]))
+    assert [p["right"] for p in entry["problems"]] == right.tolist()
+    shown = f"{100 * right.mean() / 4:.1f} ["
+    assert shown in (one / "table.md").read_text()
+    assert shown in (one / "table.tex").read_text()
+    assert (one / "pass_at_k.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_limit_changes_no_sample_and_another_seed_changes_them(one, tmp_path):
+    # The seed of a sample comes from its place in the whole data set.
+    assert run(*SMALL, "--limit", 8, "--out", tmp_path / "fewer") == 0
+    assert [r["response"] for r in samples(tmp_path / "fewer")] == [r["response"] for r in samples(one)][:32]
+    assert run(*SMALL, "--seed", 1, "--limit", 8, "--out", tmp_path / "other") == 0
+    assert [r["response"] for r in samples(tmp_path / "other")] != [r["response"] for r in samples(one)][:32]
+
+
+def test_a_killed_evaluation_goes_on_to_the_same_bytes(one, tmp_path):
+    command = [sys.executable, str(ROOT / "eval.py"), *SMALL, "--k", "3", "--out", str(tmp_path / "cut")]
+    part = tmp_path / "cut" / "samples.rank0.jsonl"
+    for _ in range(3):  # on a busy machine it may be over before it is killed
+        shutil.rmtree(tmp_path / "cut", ignore_errors=True)
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while process.poll() is None and not (part.is_file() and part.stat().st_size):
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        if part.is_file():
+            break
+    assert process.returncode == -signal.SIGKILL
+    assert 0 < part.read_bytes().count(b"\n") < 128
+    with part.open("ab") as file:
+        file.write(b'{"model": "embedded", "benchm')  # as a power cut leaves it
+    assert run(*SMALL, "--k", 3, "--out", tmp_path / "cut") == 0
+    assert same(one, tmp_path / "cut")
+    # A repeated command samples nothing and says the same.
+    assert run(*SMALL, "--k", 3, "--out", tmp_path / "cut") == 0
+    assert same(one, tmp_path / "cut")
+
+
+def test_two_ranks_give_the_bytes_of_one(one, tmp_path):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29641"]
+    command = [*launcher, str(ROOT / "eval.py"), *SMALL, "--k", "3", "--out", str(tmp_path / "two")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False, env=os.environ)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert same(one, tmp_path / "two")
+
+
+# ---- what is refused ---------------------------------------------------------------------------------------------------------
+
+
+def broken_folder(tmp_path):
+    folder = tmp_path / "broken"
+    folder.mkdir(exist_ok=True)
+    shutil.copy(tiny.FOLDER / "config.json", folder)
+    return folder
+
+
+def sharded_folder(tmp_path):
+    folder = broken_folder(tmp_path)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "model-1.safetensors"}}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["embedded", "--benchmark", "aime2052"], "unknown benchmark 'aime2052': there are aime2024, "),
+        (["embedded", "--suite", "maths"], "unknown suite 'maths': there are code, math"),
+        (["embedded"], "no benchmark is chosen"),
+        (["embedded", "--benchmark", "arithmetic", "--skip", "arithmetic"], "no benchmark is chosen"),
+        (["embedded", "--benchmark", "arithmetic", "--limit", "0"], "--limit must be at least 1"),
+        (["embedded", "--benchmark", "arithmetic", "--k", "17"], "--k 17 is not between 1 and the number of samples (16"),
+        (["embedded", "--benchmark", "arithmetic", "--greedy", "--k", "2"], "--k 2 is not between 1 and the number of samples"),
+        (["embedded", "--benchmark", "arithmetic", "--set", "metric=pass@8", "--samples", "4"], "needs at least 8 samples"),
+        (["embedded", "--benchmark", "arithmetic", "--set", "grade=exact"], "unknown key 'grade'; known are title"),
+        (["embedded", "--benchmark", "arithmetic", "--set", "samples=few"], "samples takes a value of type int, not 'few'"),
+        (["embedded", "--benchmark", "arithmetic", "--max-tokens", "200"], "exceed the 128 positions of embedded"),
+        (["embedded", "embedded", "--benchmark", "arithmetic"], "two models are called"),
+        (["--benchmark", "arithmetic"], "name at least one MODEL"),
+        (["{broken}", "--benchmark", "arithmetic"], "has no weights"),
+        (["{sharded}", "--benchmark", "arithmetic"], "1 of 1 weight files are missing, first model-1.safetensors"),
+        (["nowhere/at-all", "--benchmark", "arithmetic"], "cannot load model.path='nowhere/at-all'"),
+        (["embedded", "--data", "{columns}"], "row 1 has no 'problem' (it has question, result): name it by columns: {"),
+        (["embedded", "--data", "{empty}"], "has no rows"),
+        (["embedded", "--data", "arithmetic.jsonl"], "there is no data file arithmetic.jsonl"),
+        (["embedded", "--data", "{empty}", "--benchmarks", "{columns}"], "must hold 'benchmarks:'"),
+        (["embedded", "--data", "missing.jsonl"], "there is no data file missing.jsonl"),
+        (["embedded", "--benchmark", "amc2024"], "no public data set is known for it"),
+        (["embedded", "--benchmark", "aime2024"], "rows {problem, answer}) by --data-dir, or leave it out by --skip aime2024"),
+        (["embedded", "--benchmark", "arithmetic", "--set", "grader=oracle"], "unknown grader 'oracle'"),
+        (["--responses", "{columns}", "--benchmark", "arithmetic"], "it needs a response (text) and the problem"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_sentence_and_exit_code_2(arguments, sentence, tmp_path, capsys):
+    places = {
+        "{broken}": broken_folder(tmp_path),
+        "{sharded}": None,
+        "{columns}": jsonl(tmp_path / "columns.jsonl", [{"question": "1+1", "result": "2"}]),
+        "{empty}": jsonl(tmp_path / "empty.jsonl", []),
+    }
+    if "{sharded}" in arguments:
+        places["{sharded}"] = sharded_folder(tmp_path)
+    arguments = [str(places.get(a, a)) for a in arguments]
+    assert run(*arguments, "--out", tmp_path / "out") == 2
+    said = capsys.readouterr().err
+    assert said.startswith("eval.py: ")
+    assert said.count("\n") == 1
+    assert sentence in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_changed_data_set_is_noticed(tmp_path, capsys):
+    rows = [{"problem": f"12{i}*3=", "answer": str((120 + i) * 3)} for i in range(4)]
+    options = ["embedded", "--samples", 2, "--max-tokens", 8, "--set", "template='{problem}'", "--out", tmp_path / "out"]
+    data = jsonl(tmp_path / "mine.jsonl", rows)
+    assert run(*options, "--data", data) == 0
+    assert samples(tmp_path / "out")[0]["prompt"] == "<user>120*3=<assistant>"
+    before = (tmp_path / "out" / "samples.jsonl").read_bytes()
+    rows[2]["answer"] = "367"
+    jsonl(data, rows)
+    assert run(*options, "--data", data) == 2
+    assert "the data set has changed: benchmarks.mine.sha256" in capsys.readouterr().err
+    assert run(*options, "--data", data, "--seed", 1) == 2
+    assert (tmp_path / "out" / "samples.jsonl").read_bytes() == before
+    # A record that knows its data warns of other texts.
+    record = tmp_path / "records.yaml"
+    record.write_text(f"benchmarks:\n  mine: {{file: '{data}', rows: 4, sha256: abc, template: '{{problem}}'}}\n")
+    loaded = benchmarks.load(benchmarks.read_records(record)["mine"], None, None)
+    assert "not the text that the record knows" in loaded.notes[0]
+    jsonl(data, rows[:3])
+    assert "has 3 rows" in benchmarks.load(benchmarks.read_records(record)["mine"], None, None).notes[0]
+
+
+# ---- given responses ---------------------------------------------------------------------------------------------------------
+
+
+def test_given_responses_two_models_and_an_error_that_is_no_wrong_answer(tmp_path):
+    reward = tmp_path / "reward.py"
+    reward.write_text(
+        "def judge(problem, response, rollout):\n"
+        "    if response == 'broken':\n        raise OSError('no judge today')\n"
+        "    return {'status': 'right' if response == problem.answer else 'wrong', 'label': response, 'key': response}\n"
+    )
+    data = jsonl(tmp_path / "mine.jsonl", [{"id": f"p{i}", "problem": f"q{i}", "answer": str(i)} for i in range(6)])
+    said = {"a": ["0", "x", "2", "x", "y", "broken"], "b": ["0", "1", "2", "x", "4", "5"]}
+    theirs = jsonl(
+        tmp_path / "theirs.jsonl",
+        [{"model": m, "problem": f"p{i}", "response": text} for m in "ab" for i, text in enumerate(said[m])],
+    )
+    options = ["--data", data, "--responses", theirs, "--set", f"verifier={reward}:judge", "--out", tmp_path / "out"]
+    assert run(*options) == 0
+    found = results(tmp_path / "out")
+    a, b = (found["results"][m]["mine"] for m in "ab")
+    assert a["counts"] == {"right": 2, "wrong": 3, "errors": 1}
+    assert a["metrics"]["accuracy"]["mean"] == pytest.approx(2 / 5), "one of six has no verdict"
+    assert a["metrics"]["accuracy"]["problems"] == 5
+    assert b["metrics"]["accuracy"]["mean"] == pytest.approx(5 / 6)
+    assert a["metrics"]["tokens"]["mean"] is None, "nobody said how long they were"
+    (difference,) = found["comparisons"]
+    x, y = np.array([1, 0, 1, 0, 0, np.nan]), np.array([1, 1, 1, 0, 1, 1.0])
+    assert difference["problems"] == 5, "the same problems for both"
+    assert difference["mean"] == pytest.approx(2 / 5)
+    assert difference["p"] == pytest.approx(paired_difference([(x, y)], 3)["p"], abs=0.02)
+    errors = [row for row in samples(tmp_path / "out") if row["status"] == "error"]
+    assert [row["problem"] for row in errors] == ["p5"]
+    assert "no judge today" in errors[0]["detail"]
+    # Uneven numbers of responses cannot be compared.
+    with theirs.open("a") as file:
+        file.write(json.dumps({"model": "a", "problem": "p0", "response": "0"}) + "\n")
+    assert run(*options[:-1], tmp_path / "uneven") == 2
+
+
+def test_samples_can_be_judged_again(one, tmp_path):
+    options = ["--benchmark", "arithmetic", "--responses", one / "samples.jsonl", "--set", "grader=mathruler"]
+    assert run(*options, "--out", tmp_path / "again") == 0
+    assert [r["status"] for r in samples(tmp_path / "again")] == [r["status"] for r in samples(one)]
+    found, before = results(tmp_path / "again"), results(one)
+    assert found["benchmarks"]["arithmetic"]["grader"] == "mathruler"
+    assert found["results"]["embedded"]["arithmetic"]["counts"] == before["results"]["embedded"]["arithmetic"]["counts"]
+
+
+@needs_data
+def test_gold_answers_of_every_mathematics_benchmark_are_right():
+    known = benchmarks.read_records(program.CONFIG)
+    loaded = [benchmarks.load(b, DATA, None) for n, b in known.items() if "math" in b.suites and n != "amc2024"]
+    assert [one.notes for one in loaded] == [[]] * 8
+    kept, given = responses.canonical(loaded)
+    assert sum(len(one.problems) for one in kept) == 30 * 4 + 40 + 675 + 500 + 1319
+    with VerifierPool("math", {"grader": "exact", "answer": "boxed"}) as pool:
+        for one in kept:
+            answers = given["canonical"][one.benchmark.name]
+            verdicts = pool.grade([(p, r.text) for p, r in zip(one.problems, answers, strict=True)])
+            assert [p.id for p, v in zip(one.problems, verdicts, strict=True) if v.status != "right"] == []
+
+
+@needs_data
+def test_canonical_programs_are_right_and_a_wrong_one_fails_the_check(tmp_path, capsys):
+    code = ["--benchmark", "humaneval", "--benchmark", "humaneval_plus_mini", "--benchmark", "mbpp_plus", "--data-dir", DATA]
+    assert run("--check", *code, "--limit", 5, "--out", tmp_path / "right") == 0
+    assert [r["status"] for r in samples(tmp_path / "right")] == ["right"] * 15
+    row = {"problem": "f(x) is x + 1", "tests": "assert f(1) == 2", "entry_point": "f", "solution": "def f(x):\n    return x"}
+    assert run("--check", "--data", jsonl(tmp_path / "code.jsonl", [row]), "--out", tmp_path / "wrong") == 1
+    assert "WrongAnswer" in capsys.readouterr().out
+
+
+# ---- Hub rows ----------------------------------------------------------------------------------------------------------------
+
+
+def test_livecodebench_rows_become_problems(tmp_path):
+    public = [{"input": "1 2\n", "output": "3\n", "testtype": "stdin"}]
+    private = [{"input": "2 2\n", "output": "4\n", "testtype": "stdin"}]
+    packed = base64.b64encode(zlib.compress(pickle.dumps(json.dumps(private)))).decode()
+    row = {
+        "question_id": "q1", "question_content": "Add two numbers.", "starter_code": "", "metadata": "{}",
+        "public_test_cases": json.dumps(public), "private_test_cases": packed,
+    }  # fmt: skip
+    jsonl(tmp_path / "livecodebench_v6.jsonl", [row])
+    record = benchmarks.read_records(program.CONFIG)["livecodebench_v6"]
+    loaded = benchmarks.load(record, tmp_path, None)
+    assert loaded.problems[0].id == "q1"
+    assert loaded.problems[0].facts["tests"] == public + private
+    with VerifierPool("code", timeout=10) as pool:
+        good, bad = "```python\nprint(sum(map(int, input().split())))\n```", "```python\nprint(3)\n```"
+        assert [v.status for v in pool.grade([(loaded.problems[0], good), (loaded.problems[0], bad)])] == ["right", "wrong"]
+
+
+class Evil:
+    def __reduce__(self):
+        return Path.touch, (Path("pwned"),)
+
+
+def test_a_pickle_that_would_run_code_is_refused():
+    packed = base64.b64encode(zlib.compress(pickle.dumps(Evil()))).decode()
+    with pytest.raises(program.ConfigError, match="refused"):
+        hub_rows.private_tests(packed)
+    assert not Path("pwned").exists()
+
+
+def test_codeforces_rows_that_need_a_checker_or_files_are_left_out():
+    row = {
+        "id": "1/A", "description": "Double it.", "input_format": "n", "output_format": "2n", "time_limit": 2.0,
+        "examples": [{"input": "1", "output": "2"}], "official_tests": [{"input": "2", "output": "4"}],
+        "official_tests_complete": True, "input_mode": "stdio", "generated_checker": None,
+    }  # fmt: skip
+    others = [row | {"input_mode": "file"}, row | {"official_tests_complete": False}, row | {"generated_checker": "code"}]
+    (made,) = hub_rows.codeforces([row, *others])
+    assert made["tests"] == {"type": "stdin_stdout", "inputs": ["2"], "outputs": ["4"]}
+    assert "Example input\n1\nExample output\n2" in made["problem"]
+    assert made["timeout"] == 2.0

@@ -45,10 +45,10 @@ def quartiles(diversity: Floats, before: Floats, after: Floats, *, seed: int, re
     """Improvement rate, the share of problems whose pass rate rose, by quartile; bootstrap over problems, each cut anew."""
     improved, once = (after > before).astype(float), np.ones((1, len(before)))
     rng = np.random.default_rng(seed)
-    draws = [
-        quartile_means(diversity, improved, 1.0 * rng.multinomial(len(before), once[0] / len(before), min(500, resamples - i)))
-        for i in range(0, resamples, 500)
-    ]
+    draws = []
+    for start in range(0, resamples, 500):
+        counts = rng.multinomial(len(before), once[0] / len(before), min(500, resamples - start))
+        draws.append(quartile_means(diversity, improved, counts.astype(np.float64)))
     replicates = np.concatenate(draws)
     replicates = np.column_stack([replicates, replicates[:, 3] - replicates[:, 0]])
     rates = quartile_means(diversity, improved, once)[0]

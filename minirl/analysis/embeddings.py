@@ -169,9 +169,15 @@ def draw(result: Mapping[str, Any], plt: Any) -> Any:
     for axis, label in zip(axes.flat, models, strict=True):
         for kind, counts in result["cosines"][label].items():
             if counts.sum():
-                axis.stairs(counts / counts.sum(), edges, label=f"{KINDS[kind]} ({counts.sum()})", linewidth=1.5)
+                above = [*counts[::-1].cumsum()[::-1] / counts.sum(), 0]  # of each edge
+                axis.plot(edges, above, label=f"{KINDS[kind]} ({counts.sum()})", linewidth=1.5)
         axis.axvline(result["threshold"], color="0.5", linestyle="--", linewidth=1)
         used = np.flatnonzero(sum(result["cosines"][label].values()))
-        axis.set(title=label, xlabel="cosine (triples: the least of three)", ylabel="share", xlim=(edges[used[0]] - 0.02, 1.01))
+        axis.set(
+            title=label,
+            xlabel="cosine (triples: the least of three)",
+            ylabel="share above this cosine",
+            xlim=(edges[used[0]] - 0.02, 1.01),
+        )
         axis.legend(fontsize=7)
     return figure

@@ -46,6 +46,7 @@ def command_line(argv: Sequence[str] | None) -> argparse.Namespace:
         made[name].add_argument(
             "--model", action="append", default=[], metavar="LABEL", help="only this model; may be repeated"
         )
+        made[name].add_argument("--answers-only", action="store_true", help="leave out wrong responses without an answer")
     add = made["embeddings"].add_argument
     add("--embedder", required=True, metavar="MODEL", help="sentence-embedding model: a Hugging Face folder or name")
     add("--threshold", type=float, default=0.95, help="cosine above which a clustering would merge")
@@ -80,6 +81,8 @@ def run(o: argparse.Namespace) -> None:
         output.save(o.out, f"{title}: from {before} to {', '.join(methods)}", module, module.analyse(base, methods, o.seed))
     else:
         models = samples.chosen(samples.load(o.inputs), o.model)
+        if o.answers_only:
+            models = samples.answered(models)
         if o.name == "ngrams":
             output.save(o.out, "3-gram similarity of wrong responses", ngrams, ngrams.analyse(models, o.seed))
         elif o.name == "embeddings":

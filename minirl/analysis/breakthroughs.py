@@ -46,13 +46,19 @@ def analyse(before: Problems, methods: Mapping[str, Problems], seed: int) -> dic
     }  # fmt: skip
 
 
+def rows_of(result: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Benchmarks, and the total where there are several."""
+    several = len(result["benchmarks"]) > 1
+    return [*result["benchmarks"].items(), *([("total", result["total"])] if several else [])]
+
+
 def tables(result: Mapping[str, Any]) -> list[str | Table]:
     """Counts a benchmark, rates, and paired differences to the first method."""
     methods = list(result["rate"])
     several = len(methods) > 1
     head = ["benchmark", "at 0/n before", *methods, *([f"only {m}" for m in methods] + ["by all", "by none"]) * several]
     table: Table = [head]
-    for name, row in [*result["benchmarks"].items(), ("total", result["total"])]:
+    for name, row in rows_of(result):
         more = [*row["only"].values(), row["all"], row["none"]] if several else []
         table.append([name, *(str(x) for x in (row["hard"], *row["solved"].values(), *more))])
     share = [f"{100 * x / result['total']['hard']:.1f}" for x in result["total"]["only"].values()] + ["", ""] if several else []
@@ -71,7 +77,7 @@ def tables(result: Mapping[str, Any]) -> list[str | Table]:
 
 def draw(result: Mapping[str, Any], plt: Any) -> Any:
     """The figure. plt: matplotlib.pyplot."""
-    rows = [*result["benchmarks"].items(), ("total", result["total"])]
+    rows = rows_of(result)
     methods = list(result["rate"])
     width = 0.8 / len(methods)
     figure, axis = plt.subplots(figsize=(max(6, 1.6 * len(rows) + 2), 4.2), layout="constrained")
@@ -86,5 +92,5 @@ def draw(result: Mapping[str, Any], plt: Any) -> Any:
     axis.set_xticks(range(len(rows)), [f"{name}\n({row['hard']} at 0/n)" for name, row in rows])
     axis.set(ylabel="solved after, % of these problems")
     axis.margins(y=0.15)
-    axis.legend(fontsize=8)
+    figure.legend(loc="outside right upper", fontsize=8)
     return figure

@@ -45,10 +45,10 @@ def quartiles(diversity: Floats, before: Floats, after: Floats, *, seed: int, re
     """Improvement rate, the share of problems whose pass rate rose, by quartile; bootstrap over problems, each cut anew."""
     improved, once = (after > before).astype(float), np.ones((1, len(before)))
     rng = np.random.default_rng(seed)
-    draws = [
-        quartile_means(diversity, improved, rng.multinomial(len(before), once[0] / len(before), min(500, resamples - i)))
-        for i in range(0, resamples, 500)
-    ]
+    draws = []
+    for start in range(0, resamples, 500):
+        counts = rng.multinomial(len(before), once[0] / len(before), min(500, resamples - start))
+        draws.append(quartile_means(diversity, improved, counts.astype(np.float64)))
     replicates = np.concatenate(draws)
     replicates = np.column_stack([replicates, replicates[:, 3] - replicates[:, 0]])
     rates = quartile_means(diversity, improved, once)[0]
@@ -128,9 +128,11 @@ def draw(result: Mapping[str, Any], plt: Any) -> Any:
             sizes.append(found["problems"])
             means, errors = bars(found["improved"])
             axis.bar(np.arange(4) + (i - (len(labels) - 1) / 2) * width, means, width, yerr=errors, capsize=3, label=label)
-        axis.set_title(f"{title} ({', '.join(map(str, sorted(set(sizes)))) or 'fewer than 4'})")
+        axis.set_title(f"{title} ({', '.join(map(str, sorted(set(sizes)))) or 'none'})")
         axis.set_xticks(range(4), ["Q1\nleast diverse", "Q2", "Q3", "Q4\nmost diverse"])
-        axis.set(xlabel="error diversity before training", ylim=(0, 105))
+        if not sizes:
+            axis.text(1.5, 50, "fewer than 4 problems", ha="center")
+        axis.set(xlabel="error diversity before training", xlim=(-0.6, 3.6), ylim=(0, 105))
     axes[0].set_ylabel("improved, % of problems")
     axes[0].legend()
     return figure

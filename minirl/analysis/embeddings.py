@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from minirl.analysis.output import Table, number
-from minirl.analysis.samples import Problems
+from minirl.analysis.samples import Key, Problems
 from minirl.config import ConfigError
 from minirl.evaluation.metrics import Floats, mean_intervals
 from minirl.evaluation.report import percent
-from minirl.verify import WRONG
+from minirl.verify import RIGHT, WRONG
 
 KINDS = {
     "same": "two wrong, same class",
@@ -26,12 +26,13 @@ class Embedder:
     """A sentence-embedding model: a Hugging Face folder or name, pooled as its 1_Pooling/config.json says, else by the mean."""
 
     def __init__(self, name: str) -> None:
+        import torch
         from transformers import AutoModel, AutoTokenizer
         from transformers.utils import cached_file
 
         try:
             self.tokenizer = AutoTokenizer.from_pretrained(name)
-            self.model = AutoModel.from_pretrained(name).eval()
+            self.model = AutoModel.from_pretrained(name).to("cuda" if torch.cuda.is_available() else "cpu").eval()
             file = cached_file(name, "1_Pooling/config.json", _raise_exceptions_for_missing_entries=False)
         except (OSError, ValueError, KeyError) as error:
             raise ConfigError(f"no embedding model can be loaded from {name!r}: {error}") from error
@@ -61,7 +62,7 @@ class Embedder:
             self.cut += sum(len(ids) > self.longest for ids in full)
             inputs = self.tokenizer(
                 [texts[i] for i in chunk], padding=True, truncation=True, max_length=self.longest, return_tensors="pt"
-            )
+            ).to(self.model.device)
             mask = inputs["attention_mask"]
             with torch.inference_mode():
                 hidden = self.model(**inputs).last_hidden_state.double()
@@ -69,10 +70,10 @@ class Embedder:
                 pooled = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
             else:
                 last = mask.sum(1) - 1 if self.pooling == "lasttoken" else torch.zeros_like(mask[:, 0])
-                pooled = hidden[torch.arange(len(chunk)), last]
-            for i, vector in zip(chunk, torch.nn.functional.normalize(pooled, dim=1).numpy(), strict=True):
+                pooled = hidden[torch.arange(len(chunk), device=last.device), last]
+            for i, vector in zip(chunk, torch.nn.functional.normalize(pooled, dim=1).cpu().numpy(), strict=True):
                 found[i] = vector
-        return np.stack(found)
+        return np.stack(found) if found else np.zeros((0, 1))
 
 
 def cosines(right: Floats, wrong: Floats, labels: Sequence[str]) -> dict[str, Floats]:
@@ -103,17 +104,18 @@ def analyse(models: Mapping[str, Problems], embedder: Embedder, threshold: float
     """{model: {kind: cosine, above (means over problems), pairs, pooled (share of all pairs above)}, auc}."""
     result: dict[str, Any] = {"threshold": threshold, "text": text, "models": {}, "cosines": {}, "without_answer": {}}
     for label, problems in models.items():
-        rows: list[dict[str, Floats]] = []
-        result["without_answer"][label] = 0
-        for attempts in problems.values():
-            samples = [*attempts.right, *attempts.wrong]
-            kept = [row for row in samples if text == "response" or row["key"] is not None]
-            result["without_answer"][label] += len(samples) - len(kept)
-            if not any(row["status"] == WRONG for row in kept):
-                continue
-            vectors = embedder([row["response"] if text == "response" else row["key"] for row in kept])
-            wrong = np.array([row["status"] == WRONG for row in kept])
-            rows.append(cosines(vectors[~wrong], vectors[wrong], [row["label"] for row in kept if row["status"] == WRONG]))
+        samples = [(key, row) for key, attempts in problems.items() for row in (*attempts.right, *attempts.wrong)]
+        kept = [(key, row) for key, row in samples if text == "response" or row["key"] is not None]
+        result["without_answer"][label] = len(samples) - len(kept)
+        vectors = embedder([row["response"] if text == "response" else row["key"] for _, row in kept])
+        places: dict[Key, list[int]] = {}
+        for i, (key, _) in enumerate(kept):
+            places.setdefault(key, []).append(i)
+        rows = []
+        for mine in places.values():
+            right = [i for i in mine if kept[i][1]["status"] == RIGHT]
+            wrong = [i for i in mine if kept[i][1]["status"] == WRONG]
+            rows.append(cosines(vectors[right], vectors[wrong], [kept[i][1]["label"] for i in wrong]))
         pooled = {kind: np.concatenate([row[kind] for row in rows] or [np.zeros(0)]) for kind in KINDS}
         if not len(pooled["different"]):
             raise ConfigError(f"{label}: no problem has wrong responses of two classes, so there is no pair to compare")
@@ -167,9 +169,15 @@ def draw(result: Mapping[str, Any], plt: Any) -> Any:
     for axis, label in zip(axes.flat, models, strict=True):
         for kind, counts in result["cosines"][label].items():
             if counts.sum():
-                axis.stairs(counts / counts.sum(), edges, label=f"{KINDS[kind]} ({counts.sum()})", linewidth=1.5)
+                above = [*counts[::-1].cumsum()[::-1] / counts.sum(), 0]  # of each edge
+                axis.plot(edges, above, label=f"{KINDS[kind]} ({counts.sum()})", linewidth=1.5)
         axis.axvline(result["threshold"], color="0.5", linestyle="--", linewidth=1)
         used = np.flatnonzero(sum(result["cosines"][label].values()))
-        axis.set(title=label, xlabel="cosine (triples: the least of three)", ylabel="share", xlim=(edges[used[0]] - 0.02, 1.01))
+        axis.set(
+            title=label,
+            xlabel="cosine (triples: the least of three)",
+            ylabel="share above this cosine",
+            xlim=(edges[used[0]] - 0.02, 1.01),
+        )
         axis.legend(fontsize=7)
     return figure

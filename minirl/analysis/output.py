@@ -81,10 +81,10 @@ CONTRAST_HEAD = ["problems", "within a class", "between classes", "difference", 
 
 
 def scatter(axis: Any, rows: Sequence[Mapping[str, float]], title: str, unit: str) -> None:
-    """One point a problem, between against within; equal points grow."""
+    """One point a problem, between against within; equal points grow, to a limit."""
     points = Counter((row["between"], row["within"]) for row in rows)
     x, y = zip(*points, strict=True)
     top = max(1e-3, *x, *y) * 1.05
     axis.plot([0, top], [0, top], color="0.6", linewidth=1, linestyle="--")
-    axis.scatter(x, y, s=[18 * count for count in points.values()], alpha=0.5)
+    axis.scatter(x, y, s=[min(18 * count, 400) for count in points.values()], alpha=0.5)
     axis.set(xlabel=f"between classes, {unit}", ylabel=f"within a class, {unit}", title=title, aspect="equal")

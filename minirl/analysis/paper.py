@@ -141,12 +141,14 @@ def draw(result: dict[str, Any], plt: Any) -> Any:
     for axis, table in zip(axes, ("averages", "counts"), strict=True):
         found = [c for c in result["checks"] if c["table"] == table]
         axis.axhspan(-0.005, 0.005, color="0.9", label="the same in two decimals")
+        above = False
         for place, c in enumerate(found):
             off = c["published"] - c["recomputed"]
             axis.scatter(place, off, s=14, color=colours[c["adds_up"]])
             if c["adds_up"] != YES:
                 side = "right" if place > len(found) / 2 else "left"
-                axis.annotate(f"  {c['what']}  ", (place, off), fontsize=8, ha=side, va="center")
+                axis.annotate(f"  {c['what']}  ", (place, off), fontsize=8, ha=side, va="bottom" if above else "top")
+                above = not above  # neighbours do not cover each other
         axis.set(title=f"{table}: published minus recomputed, points", xticks=[], xlabel="figures in the order of the tables")
         axis.legend(fontsize=8, loc="upper left")
     return figure

@@ -138,6 +138,17 @@ def chosen(models: Mapping[str, Problems], labels: Sequence[str]) -> dict[str, P
     return {label: models[label] for label in labels or models}
 
 
+def answered(models: Mapping[str, Problems]) -> dict[str, Problems]:
+    """The models without wrong responses that gave no answer (labels in angle brackets): those share a class, not an answer."""
+    return {
+        label: {
+            key: Attempts(kept) for key, a in problems.items()
+            if (kept := tuple(row for row in a.samples if not row["label"].startswith("<")))
+        }
+        for label, problems in models.items()
+    }  # fmt: skip
+
+
 def before_and_after(
     models: Mapping[str, Problems], before: str | None, after: Sequence[str]
 ) -> tuple[str, Problems, dict[str, Problems]]:

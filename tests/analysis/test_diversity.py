@@ -64,7 +64,7 @@ def test_intervals_hold_the_rate_and_vanish_without_variation():
     assert [e["mean"] for e in found["improved"]] == pytest.approx([0, 0.3, 0.6, 0.9])
     assert all(e["low"] <= e["mean"] <= e["high"] for e in found["improved"])
     assert found["top_minus_bottom"]["mean"] == pytest.approx(0.9)
-    assert found["top_minus_bottom"]["low"] > 0.5, "the trend is plain"
+    assert found["top_minus_bottom"]["low"] > 0.2, "the trend is plain"
     same = quartiles(diversity, before, np.ones(40), seed=0, resamples=100)
     assert [(e["low"], e["mean"], e["high"]) for e in same["improved"]] == [pytest.approx((1, 1, 1))] * 4
 

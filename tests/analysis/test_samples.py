@@ -3,7 +3,7 @@ import json
 import pytest
 
 from minirl.analysis.__main__ import main
-from minirl.analysis.samples import TRAINING, load
+from minirl.analysis.samples import TRAINING, answered, load
 from minirl.config import ConfigError
 
 from .evaluations import rows, write
@@ -21,6 +21,12 @@ def test_a_wrong_sample_without_error_class_is_judged_but_not_classified(tmp_pat
     made = [row | {"label": ""} for row in rows("m", [["a", "right"]])]
     problem = load([write(tmp_path / "e", made)])["m"]["tests", 0]
     assert (problem.judged, len(problem.right), problem.wrong) == (2, 1, [])
+
+
+def test_responses_without_an_answer_can_be_left_out(tmp_path):
+    path = write(tmp_path / "e", rows("m", [["<no answer>", "a", "right"], ["<timeout>"]]))
+    problems = answered(load([path]))["m"]
+    assert [[row["label"] for row in p.samples] for p in problems.values()] == [["a", ""]]
 
 
 def test_a_label_renames_the_model_of_a_folder(tmp_path):

@@ -106,6 +106,37 @@ def test_bad_files_are_named(tmp_path, text, says):
         load_problems(dataset(str(tmp_path / "a.jsonl")))
 
 
+GOOD = b'{"problem": "a", "answer": "1"}\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (GOOD + b'\n{"problem": "b", "ans', r"line 3 is not JSON .*cut off there"),
+        (GOOD + b"\x00" * 40 + b"\n" + GOOD, "line 2 is not JSON"),
+        (GOOD + b'{"problem": "b", "answer": "2", "answer": "3"}\n', "line 2 .*key 'answer' stands in it twice"),
+        (GOOD + b'{"problem": "b\xe2", "answer": "2"}\n', "line 2 .*utf-8"),
+        (GOOD + b"[" * 100_000 + b"\n", "line 2 is not JSON"),
+        (GOOD + b'{"problem": "b", "answer": ' + b"9" * 5000 + b"}\n", "line 2 is not JSON"),
+        (GOOD + b'\n{"problem": "b\\u0000", "answer": "2"}\n', r"row 3: column 'problem' .*'\\x00' at place 2"),
+        (GOOD + b'{"problem": "b", "answer": "\\ud800"}\n', r"row 2: column 'answer' .*'\\ud800' at place 1"),
+        (GOOD + b'{"problem": "b", "answer": NaN}\n', "row 2: column 'answer' holds nan"),
+    ],
+)
+def test_damaged_and_hand_edited_rows_are_named_by_their_line(tmp_path, content, says):
+    (tmp_path / "a.jsonl").write_bytes(content)
+    with pytest.raises(ConfigError, match=says):
+        load_problems(dataset(str(tmp_path / "a.jsonl"), test_size=1))
+
+
+def test_a_byte_order_mark_and_empty_lines_are_no_damage_and_repeats_are_said(tmp_path):
+    lines = [b"\xef\xbb\xbf" + GOOD.strip(), b"", b'{"problem": "b", "answer": "2"}\r', GOOD.strip(), b"  "]
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
+    train, test, notes = load_problems(dataset(str(tmp_path / "a.jsonl"), test_size=1))
+    assert {(p.id, p.prompt, p.answer) for p in train + test} == {("1", "a", "1"), ("3", "b", "2")}
+    assert notes == ["1 repeated problems were dropped"]
+
+
 def test_a_broken_parquet_file_is_named(tmp_path):
     (tmp_path / "a.parquet").write_text("not parquet")
     with pytest.raises(ConfigError, match="parquet"):

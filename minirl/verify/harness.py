@@ -9,6 +9,7 @@ import ast
 import atexit
 import builtins
 import contextlib
+import importlib
 import io
 import math
 import os
@@ -167,7 +168,7 @@ def typed(items: Iterable[Any]) -> set[tuple[type, Any]]:
 
 
 def run_script(peer: Peer, payload: dict[str, Any], names: dict[str, Any], missing: set[str]) -> None:
-    """Runs a test script. Names it does not define are the prompt's helpers, or else the candidate's.
+    """Runs a test script. Names it does not define are the prompt's helpers, standard modules, or the candidate's.
 
     missing: gets the names that nobody defines or owes. The candidate owes what the prompt mentions, what the script
     calls or takes an attribute of, and, where no entry point is named, everything.
@@ -185,7 +186,10 @@ def run_script(peer: Peer, payload: dict[str, Any], names: dict[str, Any], missi
     used, owed, bound = names_in(tree)
     owed |= set(re.findall(r"\w+", payload["prompt"])) | ({entry} if entry else used)
     peer.heard = heard = False
-    for name in (used - trusted - bound) | ({entry} if entry else set()):
+    # A module that the script forgot to import is the real one: the candidate's math.isclose would say yes to everything.
+    modules = (module_like(tree) & sys.stdlib_module_names) - trusted - bound - {entry}
+    names |= {name: importlib.import_module(name) for name in modules}
+    for name in (used - modules - trusted - bound) | ({entry} if entry else set()):
         try:
             value = peer.ask("value", name)
         except NameError:  # the test that needs it will say so
@@ -206,6 +210,13 @@ def run_script(peer: Peer, payload: dict[str, Any], names: dict[str, Any], missi
         for name, function in functions.items():
             if name.startswith("test") and function.__code__.co_argcount == 0:
                 function()
+
+
+def module_like(tree: ast.AST) -> set[str]:
+    """The names that a script reads for an attribute of theirs and for nothing else."""
+    loads = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    bases = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    return {node.id for node in loads} - {node.id for node in loads if id(node) not in bases}
 
 
 def names_in(tree: ast.AST) -> tuple[set[str], set[str], set[str]]:

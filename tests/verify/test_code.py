@@ -273,6 +273,13 @@ def test_objects_of_the_tests_own_classes_may_be_read_and_changed_but_lead_nowhe
         assert outcome(verify(code, tests=test, entry_point="f")) == (WRONG, WRONG_ANSWER)
 
 
+def test_a_module_that_the_tests_forgot_to_import_is_the_real_one(verify):
+    facts = {"tests": "assert math.isclose(f(2), 3.5)", "entry_point": "f"}
+    always = "class math:\n    isclose = staticmethod(lambda *a, **k: True)\n"
+    assert verify(always + "def f(x): return 0.0", **facts).label == WRONG_ANSWER
+    assert verify(always + "def f(x): return 3.5", **facts).status == RIGHT
+
+
 def test_helpers_of_the_prompt_are_the_prompts(verify):
     """HumanEval's decode_cyclic is tested with encode_cyclic of the prompt: the candidate may not supply its own."""
     prompt = "import math\ndef encode(s):\n    return s[1:] + s[:1]\ndef decode(s):\n    '''Undo encode.'''\n"

@@ -57,7 +57,7 @@ def split(
         for i in sorted(members, key=lambda i: -lengths[i]):
             if lengths[i] - 1 > room or not pieces:
                 pieces.append([])
-                room = max(0, budget // 4 - start)
+                room = budget // 4 - start
             pieces[-1].append(i)
             room -= lengths[i] - 1
         for piece in pieces:

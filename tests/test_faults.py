@@ -215,6 +215,7 @@ def test_workers_that_do_not_start_again_end_the_run_but_leave_its_folder(small,
         return stats
 
     monkeypatch.setattr(train, "update", update)
+    monkeypatch.setattr("minirl.verify.pool.GIVE_UP_SECONDS", 1.0)  # five minutes are too long for a test
     (tmp_path / "mine.py").write_text(
         "import os\ndef dies(problem, response, rollout):\n    if rollout['group'] > 3:\n        os._exit(3)\n"
         "    return float(problem.answer in response)\n"

@@ -3,7 +3,7 @@
 import time
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minirl.advantages import DAPO, EDAS, Group
@@ -30,6 +30,7 @@ def test_packed_by_hand():
     st.lists(st.tuples(st.integers(1, 50), st.lists(st.integers(1, 300), min_size=1, max_size=8)), max_size=12),
     st.integers(1, 1000), st.integers(1, 5), st.sampled_from([0.0, 0.01]),
 )  # fmt: skip
+@example(groups=[(2, [1, 1])], budget=1, ranks=1, pair_cost=0.0)  # sharing would cost nothing, and is not one sequence
 def test_promises_of_packed(groups, budget, ranks, pair_cost):
     prompts = [g for g, (_, responses) in enumerate(groups) for _ in responses]
     prompt_lengths, lengths = [groups[g][0] for g in prompts], [n for _, responses in groups for n in responses]

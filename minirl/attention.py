@@ -7,6 +7,7 @@ of like length, padded for that call alone. Without a layout (sampling with a ca
 """
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -38,14 +39,14 @@ class Segment(NamedTuple):
     prefix_length: int = 0
 
 
-class Layout:
+class Layout(ABC):
     """The segments of a packed row, ready for a kernel. calls: layers that have attended by it."""
 
     calls = 0
 
+    @abstractmethod
     def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
         """float[T, H, D] from q float[T, H, D] and k, v float[T, G, D]; scale None is 1 / sqrt(D)."""
-        raise NotImplementedError
 
 
 class Varlen(Layout):

@@ -153,8 +153,15 @@ def damage(folder: Path, rank: int = 0, size: int = 1) -> str | None:
     return None
 
 
+def restore(policy: Policy, folder: Path, version: int) -> None:
+    """Puts the weights and the optimizer state of a valid checkpoint into `policy`, which is then of that version."""
+    names = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
+    shards.unpack(policy, [folder / name for name in names if name.endswith(".safetensors")])
+    policy.version = version
+
+
 def steps_of(root: Path) -> list[tuple[int, Path]]:
-    """(step, folder) of the checkpoints in `root`, the newest first; valid or not."""
+    """(step, folder) of the checkpoints, or of the saved batches, in `root`, the newest first; valid or not."""
     return sorted(((int(p.name[4:]), p) for p in root.glob("step*") if p.name[4:].isdigit()), reverse=True)
 
 
@@ -268,9 +275,7 @@ class Checkpoints:
     def load(self, policy: Policy, state: State) -> None:
         """Puts the weights, the optimizer state and the version of the checkpoint that was found into `policy`."""
         if self.found is not None:
-            names = json.loads((self.found / MANIFEST).read_text(encoding="utf-8"))["files"]
-            shards.unpack(policy, [self.found / name for name in names if name.endswith(".safetensors")])
-            policy.version = state.version
+            restore(policy, self.found, state.version)
 
     def load_generators(self) -> None:
         """Sets this rank's random generators, after whatever seeds them anew; a rank that did not exist keeps its own."""

@@ -106,8 +106,8 @@ def read_rows(source: str, subset: str | None, split: str, revision: str | None 
         ) from None
 
 
-def read_jsonl(path: Path) -> list[dict[str, Any] | None]:
-    """The objects of a JSONL file, None for an empty line; a line that is not one is named."""
+def read_jsonl(path: Path, columns: Sequence[str] = ()) -> list[dict[str, Any] | None]:
+    """The objects of a JSONL file, None for an empty line; a line that is not one, or lacks one of `columns`, is named."""
     rows: list[dict[str, Any] | None] = []
     try:
         lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n")
@@ -124,6 +124,8 @@ def read_jsonl(path: Path) -> list[dict[str, Any] | None]:
             raise ConfigError(f"{path}, line {number} is not JSON ({error}){cut or ''}: mend or remove it") from None
         if not isinstance(row, dict):
             raise ConfigError(f"{path}, line {number} is a JSON {type(row).__name__}, not an object")
+        if missing := [column for column in columns if column not in row]:
+            raise ConfigError(f"{path}, line {number}: lacks the columns {', '.join(missing)}")
         rows.append(row)
     return rows
 

@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from minirl import shards
-from minirl.checkpoint import MANIFEST, State, damage, name_of
+from minirl.checkpoint import State, damage, name_of, restore, steps_of
 from minirl.config import Config, ConfigError, differences, load, run_of
 from minirl.data import Order
 from minirl.distributed import Ranks
@@ -29,7 +28,6 @@ from minirl.report import say
 from minirl.rollout import Rollout, Sample, Sampling, records
 from minirl.rollout.sampler import TRAINING, stable_seed
 
-UNEQUAL = ("time/", "speed/", "checkpoint/", "step")  # metrics that no two runs share
 # Relative difference up to which a number counts as the same: another number of ranks or micro-batches adds in another order.
 TOLERANCE = {"float32": 1e-3, "bfloat16": 5e-2}
 
@@ -81,8 +79,7 @@ class Batches:
 
 def saved_steps(run: Path) -> list[tuple[int, Path]]:
     """(step, folder) of the batches that a run has kept, the newest first."""
-    found = (p for p in (run / "batches").glob("step*") if p.name[4:].isdigit())
-    return sorted(((int(p.name[4:]), p) for p in found), reverse=True)
+    return steps_of(run / "batches")
 
 
 @dataclass
@@ -185,9 +182,8 @@ def policy_before(step: Step, config: Config, ranks: Ranks, vocabulary: int) -> 
         return None
     policy = Policy(config, ranks, vocabulary)
     if not reasons:
-        names = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["files"]
-        shards.unpack(policy, [checkpoint / name for name in names if name.endswith(".safetensors")])
-    policy.version, policy.nonfinite = step.before.version, step.before.nonfinite
+        restore(policy, checkpoint, step.before.version)
+    policy.nonfinite = step.before.nonfinite
     if ranks.main:
         say(f"weights from before step {step.number}: {checkpoint if not reasons else 'the starting model'}")
     return policy
@@ -218,7 +214,7 @@ def compare(step: Step, generated: Sequence[Sequence[Rollout]], metrics: dict[st
     if gaps:
         say(f"advantages of {len(gaps)} responses differ by {max(gaps):.2g} at most")
     saved, tolerance = step.metrics(), TOLERANCE[config.model.dtype]
-    names = [name for name in metrics if name in saved and not name.startswith(UNEQUAL)]
+    names = [name for name in metrics if name in saved]
     different = [name for name in names if not same(saved[name], metrics[name], tolerance)]
     say(f"\n{'metric':<28}{'saved':>14}{'replayed':>14}{'difference':>14}")
     for name in names:

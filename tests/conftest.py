@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import sys
 from pathlib import Path
 
@@ -24,13 +23,6 @@ def few_problems(folder):
     rows = [{"problem": p.prompt, "answer": p.answer} for p in arithmetic.problems("train")[:80]]
     (folder / "few.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return ["--data.task=dataset", f"--data.train={folder / 'few.jsonl'}", "--data.test_size=8"]
-
-
-def free_port():
-    """A port that nothing listens on, as text for a launcher."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 # Files whose tests start several ranks or engines: one after the other in one of the two test processes, and first, as they

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.kill_resume import free_port
 from minirl import checkpoint, shards, tiny
 from minirl.checkpoint import Checkpoints, State, damage, generators, publish, restore_generators, steps_of, write
 from minirl.config import ConfigError, RunError, load
@@ -19,7 +20,7 @@ from minirl.data import Prompt
 from minirl.distributed import Ranks
 from minirl.policy import Policy
 from minirl.tasks import Problem
-from tests.conftest import ROOT, free_port
+from tests.conftest import ROOT
 from tests.equivalence import rollouts
 from tests.resumption import step, whole
 

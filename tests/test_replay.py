@@ -9,10 +9,11 @@ import sys
 import pytest
 
 import train
+from benchmarks.kill_resume import free_port
 from minirl.checkpoint import State
 from minirl.config import load
 from minirl.replay import Batches, saved_steps
-from tests.conftest import ROOT, few_problems, free_port
+from tests.conftest import ROOT, few_problems
 
 RUN = [
     "--run.steps=4", "--run.save_every=2", "--rollout.prompts=4", "--rollout.samples=4", "--algorithm.mini_batch_prompts=2",

@@ -16,9 +16,10 @@ import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import train
+from benchmarks.kill_resume import free_port
 from minirl import tiny
 from minirl.config import ConfigError, command_line, load
-from tests.conftest import ROOT, free_port
+from tests.conftest import ROOT
 
 
 def start(arguments):

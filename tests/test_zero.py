@@ -9,7 +9,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.conftest import ROOT, free_port
+from benchmarks.kill_resume import free_port
+from tests.conftest import ROOT
 
 pytest.importorskip("deepspeed", reason="needs DeepSpeed")
 

@@ -7,7 +7,7 @@ import numpy as np
 import yaml
 
 from minirl.analysis.output import Table
-from minirl.analysis.samples import Row, named, read_jsonl
+from minirl.analysis.samples import Row, named, rows_with
 from minirl.config import ConfigError
 from minirl.report import smooth
 
@@ -42,7 +42,7 @@ def load_runs(inputs: Sequence[str]) -> tuple[dict[str, list[Any]], int]:
         if not config.is_file() or not (path / "metrics.jsonl").is_file():
             raise ConfigError(f"{path} is not a run folder of train.py with a step: config.yaml or metrics.jsonl is missing")
         tree = yaml.safe_load(config.read_text(encoding="utf-8"))
-        rows = read_jsonl(path / "metrics.jsonl", (*SERIES.values(), *COUNTED))
+        rows = rows_with(path / "metrics.jsonl", (*SERIES.values(), *COUNTED))
         if not rows:
             raise ConfigError(f"{path / 'metrics.jsonl'} has no step")
         labels.append(label or path.resolve().name)

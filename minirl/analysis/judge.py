@@ -28,7 +28,7 @@ from tqdm import tqdm
 
 from minirl.analysis.ngrams import within_between
 from minirl.analysis.output import CONTRAST_HEAD, Table, contrast, contrast_cells, scatter
-from minirl.analysis.samples import Problems, Row, read_jsonl
+from minirl.analysis.samples import Problems, Row, rows_with
 from minirl.config import ConfigError
 from minirl.evaluation.report import markdown
 from minirl.report import say
@@ -140,7 +140,7 @@ class Endpoint:
         if cache.is_file():
             content = cache.read_bytes()
             cache.write_bytes(content[: content.rfind(b"\n") + 1])  # a line that an interruption cut is taken off
-            self.known = {row["request"]: row["text"] for row in read_jsonl(cache, ("request", "text"))}
+            self.known = {row["request"]: row["text"] for row in rows_with(cache, ("request", "text"))}
 
     def request(self, prompt: str) -> tuple[str, bytes]:
         """(name in the cache, body) of a prompt."""

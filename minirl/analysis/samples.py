@@ -1,6 +1,5 @@
 """What the analyses read: samples of evaluations (eval.py) and of training runs (train.py), a problem at a time."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from minirl.config import ConfigError
+from minirl.data import read_jsonl
 from minirl.verify import ERROR, RIGHT, WRONG
 
 Row = dict[str, Any]
@@ -84,7 +84,7 @@ def read(path: Path) -> Iterator[Row]:
     rollouts = sorted((path / "rollouts").glob("step*.jsonl"))
     file = path / "samples.jsonl" if path.is_dir() else path
     if file.is_file():
-        rows = read_jsonl(file, COLUMNS)
+        rows = rows_with(file, COLUMNS)
     elif rollouts:
         rows = [row for step in rollouts for row in rollout_rows(step, path.resolve().name)]
     elif any(path.glob("samples.rank*.jsonl")):
@@ -102,7 +102,7 @@ def read(path: Path) -> Iterator[Row]:
 def rollout_rows(path: Path, model: str) -> list[Row]:
     """Rollouts of one training step as samples: the policy is another at every step, so is every group a problem."""
     step = int(path.stem.removeprefix("step"))
-    rows = read_jsonl(path, ("group", "prompt", "gold", "response", "status", "label", "key", "tokens"))
+    rows = rows_with(path, ("group", "prompt", "gold", "response", "status", "label", "key", "tokens"))
     return [
         row | {"model": model, "benchmark": TRAINING, "problem": f"step {step} group {row['group']}",
                "index": step * 10**9 + row["group"], "sample": i}
@@ -110,25 +110,9 @@ def rollout_rows(path: Path, model: str) -> list[Row]:
     ]  # fmt: skip
 
 
-def read_jsonl(path: Path, columns: Sequence[str]) -> list[Row]:
-    """The objects of a JSONL file. ConfigError for a line that is none or lacks a column."""
-    rows = []
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise ConfigError(f"{path}, line {number}: not JSON: {error}") from error
-        missing = [c for c in columns if not isinstance(row, dict) or c not in row]
-        if missing:
-            raise ConfigError(f"{path}, line {number}: lacks the columns {', '.join(missing)}")
-        rows.append(row)
-    return rows
+def rows_with(path: Path, columns: Sequence[str]) -> list[Row]:
+    """The objects of a JSONL file that all have `columns`; without its empty lines."""
+    return [row for row in read_jsonl(path, columns) if row is not None]
 
 
 def chosen(models: Mapping[str, Problems], labels: Sequence[str]) -> dict[str, Problems]:

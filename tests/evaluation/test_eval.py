@@ -17,11 +17,12 @@ import numpy as np
 import pytest
 
 import eval as program
+from benchmarks.kill_resume import free_port
 from minirl import tiny
 from minirl.evaluation import benchmarks, hub_rows, responses
 from minirl.evaluation.metrics import paired_difference, pass_at_k
 from minirl.verify.pool import VerifierPool
-from tests.conftest import ROOT, free_port
+from tests.conftest import ROOT
 
 DATA = ROOT.parent / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="needs the folder of real problems")

@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from benchmarks.kill_resume import free_port
 from minirl import tiny
 from minirl.config import RunError, load
 from minirl.distributed import Ranks
@@ -18,7 +19,7 @@ from minirl.policy import Policy
 from minirl.rollout import Rollout, Sampling, build_engine
 from minirl.rollout.vllm import mask_ids_beyond, version_note
 from minirl.verify import Verdict
-from tests.conftest import ROOT, free_port
+from tests.conftest import ROOT
 
 pytest.importorskip("vllm", reason="needs vLLM, or its build for CPUs")
 

@@ -567,6 +567,14 @@ def require(condition: bool, message: str) -> None:
         raise ConfigError(message)
 
 
+def labelled(text: str) -> tuple[str, Path]:
+    """(label or "", path) of PATH or LABEL=PATH; where the whole text is a path that exists, it is no label."""
+    label, equals, path = text.partition("=")
+    if not equals or Path(text).expanduser().exists():
+        label, path = "", text
+    return label, Path(path).expanduser()
+
+
 def differences(old: Config, new: Config) -> tuple[list[str], list[str], list[str]]:
     """What `new` changes, as "key: old -> new": (what a run cannot go on with, what changes its rounding, what is free)."""
     refused: list[str] = []

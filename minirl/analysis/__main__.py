@@ -99,6 +99,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"minirl.analysis: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # as in `... | head`: the files are written before anything is printed
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

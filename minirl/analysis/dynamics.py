@@ -7,8 +7,8 @@ import numpy as np
 import yaml
 
 from minirl.analysis.output import Table
-from minirl.analysis.samples import Row, named, rows_with
-from minirl.config import ConfigError
+from minirl.analysis.samples import Row, rows_with
+from minirl.config import ConfigError, labelled
 from minirl.report import smooth
 
 # What is shown, under the names of metrics.jsonl; counts are of the batch that was trained on.
@@ -37,7 +37,7 @@ def load_runs(inputs: Sequence[str]) -> tuple[dict[str, list[Any]], int]:
     """
     labels, tables, configs = [], [], []
     for text in inputs:
-        label, path = named(text)
+        label, path = labelled(text)
         config = path / "config.yaml"
         if not config.is_file() or not (path / "metrics.jsonl").is_file():
             raise ConfigError(f"{path} is not a run folder of train.py with a step: config.yaml or metrics.jsonl is missing")

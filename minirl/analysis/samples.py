@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from minirl.config import ConfigError
+from minirl.config import ConfigError, labelled
 from minirl.data import read_jsonl
 from minirl.verify import ERROR, RIGHT, WRONG
 
@@ -53,7 +53,7 @@ def load(inputs: Sequence[str]) -> dict[str, Problems]:
     """
     found: dict[str, dict[Key, dict[int, Row]]] = {}
     for text in inputs:
-        label, path = named(text)
+        label, path = labelled(text)
         rows = list(read(path))
         models = sorted({row["model"] for row in rows})
         if label and len(models) > 1:
@@ -71,12 +71,6 @@ def load(inputs: Sequence[str]) -> dict[str, Problems]:
         model: {key: Attempts(tuple(samples.values())) for key, samples in problems.items()}
         for model, problems in found.items()
     }
-
-
-def named(text: str) -> tuple[str, Path]:
-    """(label or "", path) of PATH or LABEL=PATH."""
-    label, equals, path = text.partition("=")
-    return (label, Path(path)) if equals and not Path(text).exists() else ("", Path(text))
 
 
 def read(path: Path) -> Iterator[Row]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-from minirl.config import Config, ConfigError, ModelConfig, RolloutConfig, VllmConfig
+from minirl.config import Config, ConfigError, ModelConfig, RolloutConfig, VllmConfig, labelled
 from minirl.data import Prompt, encode_prompts
 from minirl.distributed import Ranks
 from minirl.evaluation.benchmarks import Loaded
@@ -46,16 +46,14 @@ def find_models(texts: Sequence[str], dtype: str, revision: str | None) -> list[
     """Models of `PATH` or `LABEL=PATH`; PATH is a folder, a run folder of train.py, a Hub name or "embedded"."""
     models = []
     for text in texts:
-        label, equals, path = ("", "", text) if Path(text).expanduser().exists() else text.rpartition("=")
-        folder = Path(path).expanduser()
+        label, folder = labelled(text)
         if (folder / "model" / "config.json").is_file() and not (folder / "config.json").is_file():
             folder = folder / "model"
+        name = folder.name
         if folder.is_dir():
             name = folder.resolve().parent.name if folder.name == "model" else folder.resolve().name
             check_weights(folder)
-        else:
-            name = path.rpartition("/")[2]
-        models.append(Model(label if equals else name, ModelConfig(str(folder) if folder.is_dir() else path, revision, dtype)))
+        models.append(Model(label or name, ModelConfig(str(folder), revision, dtype)))
     labels = [m.label for m in models]
     if repeated := [x for x in labels if labels.count(x) > 1]:
         raise ConfigError(f"two models are called {repeated[0]!r}: name them, as in before=PATH after=PATH")

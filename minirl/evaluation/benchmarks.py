@@ -113,6 +113,9 @@ class Loaded:
     def record(self) -> dict[str, Any]:
         """All that shapes the result, for results.json."""
         facts = {"source": self.source, "rows": self.rows, "sha256": self.sha256, "problems": len(self.problems)}
+        file, python, _ = self.benchmark.verifier.rpartition(".py:")
+        if python and (path := Path(f"{file}.py")).is_file():  # a missing one is the verifier's to report
+            facts["verifier_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
         return {k: v for k, v in asdict(self.benchmark).items() if k not in ("rows", "sha256", "file", "suites")} | facts
 
 
@@ -145,7 +148,7 @@ def from_file(file: str) -> Benchmark:
     if not rows:
         raise ConfigError(f"--data {file} has no rows")
     code = {"verifier": "code", "timeout": 15.0, "template": PROGRAM} if "tests" in rows[0] else {"template": BOXED}
-    return record(path.stem, {"file": str(path), **code})
+    return record(path.stem, {"file": str(path.resolve()), **code})  # absolute: --data-dir may hold one of the same name
 
 
 BOXED = "{problem}\nPlease reason step by step, and put your final answer within \\boxed{}."

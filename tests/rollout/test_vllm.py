@@ -17,7 +17,7 @@ from minirl.config import RunError, load
 from minirl.distributed import Ranks
 from minirl.policy import Policy
 from minirl.rollout import Rollout, Sampling, build_engine
-from minirl.rollout.vllm import mask_ids_beyond, version_note
+from minirl.rollout.vllm import mask_ids_beyond
 from minirl.verify import Verdict
 from tests.conftest import ROOT
 
@@ -132,11 +132,12 @@ def test_running_out_of_memory_says_what_to_lower(engine, monkeypatch):
         engine.step()
 
 
-def test_unknown_versions_are_said(monkeypatch):
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.26.1")
-    assert version_note() is None
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.41.0")
-    assert "vLLM 0.41.0 is outside" in str(version_note())
+def test_prompts_beyond_one_batch_of_the_engine_are_sampled_whole(engine):
+    # 200 x 26 tokens: more than the 4,096 that vLLM computes in one step; a prompt in pieces would end the run on a CPU
+    prompts = [[4 + (i * j) % 18 for j in range(3, 29)] for i in range(200)]
+    groups = dict(engine.generate(prompts, Sampling(1, 1.0, 2), range(200)))
+    assert sorted(groups) == list(range(200))
+    assert all(1 <= len(s.ids) <= 2 for group in groups.values() for s in group)
 
 
 # ---- whole runs ------------------------------------------------------------------------------------------------------------

@@ -31,8 +31,8 @@ def tokenizer_of(vocabulary: int | None) -> Any:
         state = json.loads(tokenizer.backend_tokenizer.to_str())
         state["model"]["vocab"] |= {f"w{i}": i for i in range(len(tokenizer), vocabulary)}
         tokenizer = type(tokenizer)(
-            tokenizer_object=Tokenizer.from_str(json.dumps(state)), pad_token=tokenizer.pad_token, eos_token=tokenizer.eos_token,
-            chat_template=tokenizer.chat_template,
+            tokenizer_object=Tokenizer.from_str(json.dumps(state)), pad_token=tokenizer.pad_token,
+            eos_token=tokenizer.eos_token, chat_template=tokenizer.chat_template,
         )  # fmt: skip
     return tokenizer
 

@@ -1,15 +1,15 @@
 """What only a GPU can show, in one command: python benchmarks/gpu_smoke.py [--small] [--smollm2 FOLDER] [--out FOLDER]
 
-1. A Qwen3-0.6B shape with random weights, 64 prompts of about 64 tokens x 8 samples x 512 tokens, 4 steps through train.py with
-   the vLLM engine: plain, then ZeRO-3 on one GPU. Seconds a phase, tokens a second, peak memory, and the gap between sampler and
-   trainer. The whole vocabulary of 151,936 is sampled and scored; random weights hardly ever choose its one end token, and a run
-   whose responses are shorter than 500 tokens on average fails: it measured something else.
+1. A Qwen3-0.6B shape with random weights, 64 prompts of 64 tokens x 8 samples x 512 tokens, 4 steps through train.py with the
+   vLLM engine: plain, then ZeRO-3 on one GPU. Seconds a phase, lengths, tokens a second, peak memory, and the gap between
+   sampler and trainer. The whole vocabulary of 151,936 is sampled and scored; random weights hardly ever choose its one end
+   token, and a run whose responses are shorter than 500 tokens on average fails: it measured something else.
 2. With --smollm2 (a folder with SmolLM2-135M-Instruct, see minirl/convert.py): 30 steps of dapo+edas on four-shot arithmetic,
    and its accuracy step by step.
 
-Each run is a process of its own: vLLM allows one engine that can sleep a process, and DeepSpeed and accelerate keep global state.
---small runs the same code on a CPU in about a minute, at 20M parameters with the same vocabulary, to show that the script itself
-works. Prints tables and writes OUT/gpu_smoke.json.
+Each run is a process of its own: vLLM allows one engine that can sleep a process, DeepSpeed and accelerate keep global state.
+--small runs the same code on a CPU in a minute or two, at 20M parameters with the same vocabulary, to show that the script
+itself works. Prints tables and writes OUT/gpu_smoke.json.
 """
 
 import argparse
@@ -88,7 +88,7 @@ def too_short(run: dict, tokens: int) -> str | None:
     mean = min((row["response/tokens"] for row in run.get("steps", [])), default=tokens)
     if mean >= SHORTEST * tokens:
         return None
-    return f"{run['name']}: a step's responses have {mean:.1f} tokens on average, not about {tokens}: its numbers are of other work"
+    return f"{run['name']}: a step's responses have {mean:.1f} tokens on average, not about {tokens}: this is other work"
 
 
 def phases(run: dict) -> str:
@@ -140,8 +140,8 @@ def main() -> None:
             steps += ["--rollout.prompts=32", "--rollout.samples=16", "--algorithm.mini_batch_prompts=16",
                       "--optimizer.micro_batch_tokens=16384"]  # fmt: skip
         runs.append(train(out, "smollm2", steps, [sys.executable]))
-    print(f"\n{'median step':14} {'sample':>8} {'verify':>8} {'old':>8} {'update':>8} {'sync':>8} {'step':>8} "
-          f"{'length':>8} {'tokens':>9} {'tok/s':>9} {'upd tok/s':>9} {'peak GiB':>9} {'gap mean':>9} {'gap max':>9}")  # fmt: skip
+    print(f"\n{'median step':14} {'sample':>8} {'verify':>8} {'old':>8} {'update':>8} {'sync':>8} {'step':>8} {'length':>8} "
+          f"{'tokens':>9} {'tok/s':>9} {'upd tok/s':>9} {'peak GiB':>9} {'gap mean':>9} {'gap max':>9}")  # fmt: skip
     for run in runs:
         print(phases(run) if "steps" in run else f"{run['name']:14} failed with exit code {run['failed']}")
     for run in runs:

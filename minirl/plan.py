@@ -104,7 +104,7 @@ def report(config: Config, model: Model) -> list[str]:
     asleep = engine and config.rollout.vllm.sleep
     peak = max(training, states + engine) if asleep else training + engine
     sampling = f", sampling {states + engine:.1f}" if asleep else f", engine {engine:.1f}"
-    lines.append(f"peak {peak:.1f} GiB: updating {training:.1f}{sampling}")
+    lines.append(f"peak {peak:.1f} GiB without CUDA's and NCCL's own: updating {training:.1f}{sampling}")
     if engine:
         held = kv_tokens(parts, config, model)
         lines.append(

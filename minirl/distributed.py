@@ -43,7 +43,8 @@ class Ranks:
         if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
             if importlib.util.find_spec("deepspeed") is None:
                 raise ConfigError(
-                    "the launcher asks for DeepSpeed, which is not installed: pip install 'minirl[gpu]', or use DDP"
+                    "the launcher asks for DeepSpeed, which is not installed: pip install 'minirl[gpu]', or launch without it, "
+                    "as configs/accelerate/one-gpu.yaml and torchrun do"
                 )
             # DeepSpeed 0.19 calls both by the names that torch 2.13 calls old.
             old = r"`torch\.distributed\.(all_gather_into_tensor|reduce_scatter_tensor)` is deprecated"

@@ -75,8 +75,8 @@ class VllmEngine:
         v, ranks = config.rollout.vllm, policy.ranks
         if ranks.size % v.tensor_parallel:
             raise ConfigError(
-                f"rollout.vllm.tensor_parallel={v.tensor_parallel} does not divide the {ranks.size} ranks of the run: lower it, or "
-                "start more processes"
+                f"rollout.vllm.tensor_parallel={v.tensor_parallel} does not divide the {ranks.size} ranks of the run: lower "
+                "it, or start more processes"
             )
         self.ends, self.sampling_params, self.ranks_per_engine = list(ends), vllm.SamplingParams, v.tensor_parallel
         gpu = torch.cuda.is_available()

@@ -40,6 +40,7 @@ from minirl.stop import Stop
 from minirl.verify import VerifierError
 from minirl.verify.code import confinement
 from minirl.verify.pool import VerifierPool
+from minirl.versions import untried
 
 Groups = list[list[Rollout]]
 
@@ -73,6 +74,7 @@ def train(config: Config) -> None:
     ):
         ranks = Ranks(config.model.dtype)
         if ranks.main:
+            notes += untried("torch", *(["deepspeed"] if ranks.zero is not None else []))
             memory = model_plan(config, ranks) if ranks.gpu_gib else []  # on a GPU that is too small, the arithmetic first
             for line in (*notes, *configuration.plan(config, *sizes, ranks.size), *memory, f"run folder {folder}"):
                 say(line)

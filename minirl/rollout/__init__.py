@@ -7,7 +7,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from minirl.config import ConfigError
 from minirl.verify import Verdict
 
 STOP, LENGTH = "stop", "length"
@@ -119,11 +118,6 @@ def build_engine(config: Any, policy: Any, tokenizer: Any, longest_prompt: int) 
         return VllmEngine(config, policy, ends, longest_prompt)
     from minirl.rollout.transformers import TransformersEngine
 
-    if policy.ranks.zero == 3:
-        raise ConfigError(
-            "rollout.engine=transformers cannot sample from weights that ZeRO-3 has sharded: set rollout.engine=vllm or "
-            "use ZeRO-2"
-        )
     engine = TransformersEngine(policy.model, ends, 0, policy.vocabulary, config.rollout.max_sequences, policy.autocast)
     engine.sync(policy)
     return engine

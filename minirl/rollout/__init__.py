@@ -44,11 +44,12 @@ class Engine(Protocol):
     ranks_per_engine: int
 
     def generate(
-        self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[int]
+        self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[int], keep: int | None = None
     ) -> Iterator[tuple[int, list[Sample]]]:
         """Yields (index of the prompt, its `sampling.samples` samples), each group as soon as it is finished, in any order.
 
         seeds: one 63-bit seed a prompt; sample j of a prompt depends on (seed, j), not on its neighbours or its rank.
+        keep: ends with so many whole groups, the first to finish, of equals those first in `prompts`; the others are given up.
         """
         ...
 

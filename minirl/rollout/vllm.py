@@ -119,23 +119,29 @@ class VllmEngine:
         self.sync(policy)
 
     def generate(
-        self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[int]
+        self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[int], keep: int | None = None
     ) -> Iterator[tuple[int, list[Sample]]]:
         """See `Engine.generate`. A group comes as soon as its last sample is finished."""
         # Rounding depends on what is cached: a batch must not depend on what this process happened to sample before.
         self.forget()
-        places = {}
+        missing = len(prompts) if keep is None else keep
+        if not missing:
+            return
+        begin, open_requests = self.requests, {}
         for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
             name = str(self.requests)
             self.requests += 1
-            places[name] = i
-            self.engine.add_request(name, {"prompt_token_ids": prompt}, self.parameters(sampling, seed))
-        while self.engine.has_unfinished_requests():
-            for output in self.step():
-                if output.finished:
-                    # 0.32 appends a random suffix to the request's name
-                    place = places[output.request_id.split("-")[0]]
-                    yield place, [self.sample(completion) for completion in output.outputs]
+            open_requests[i] = self.engine.add_request(name, {"prompt_token_ids": prompt}, self.parameters(sampling, seed))
+        while missing and self.engine.has_unfinished_requests():
+            # The request's name is its number; 0.32 appends a random suffix.
+            finished = {int(o.request_id.split("-")[0]) - begin: o.outputs for o in self.step() if o.finished}
+            for place in sorted(finished):
+                del open_requests[place]
+                if missing:
+                    missing -= 1
+                    yield place, [self.sample(completion) for completion in finished[place]]
+        # By vLLM's own names: by ours it would keep what it knows of a request whose samples are partly finished.
+        self.engine.abort_request(list(open_requests.values()), internal=True)
 
     def step(self) -> list[Any]:
         """One step of the engine. RunError, with what to lower, when the GPU's memory does not suffice."""

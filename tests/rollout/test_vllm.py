@@ -95,6 +95,19 @@ def test_seeds_decide_and_samples_differ(engine):
     assert len({tuple(i) for i in ids[2]}) > 1
 
 
+def test_the_groups_that_finish_first_come_whole_and_nothing_of_the_rest_is_left(engine):
+    ids = [[s.ids.tolist() for s in group] for group in collect(engine)]
+    order = sorted(range(3), key=lambda i: (max(map(len, ids[i])), i))
+    for keep in range(4):
+        some = {i: [s.ids.tolist() for s in group] for i, group in engine.generate(PROMPTS, SAMPLING, (1, 2, 3), keep)}
+        assert list(some) == order[:keep]
+        assert some == {i: ids[i] for i in order[:keep]}
+        assert not engine.engine.has_unfinished_requests()
+        assert not engine.engine.output_processor.parent_requests, "with the samples that were finished"
+        engine.forget()  # raises when a request still holds its place in the cache
+    assert ids == [[s.ids.tolist() for s in group] for group in collect(engine)]
+
+
 def test_responses_keep_their_stop_token_and_say_why_they_ended(engine):
     for sample in (s for g in collect(engine, Sampling(16, 1.0, 8)) for s in g):
         assert len(sample.ids) == len(sample.log_probs) <= 8

@@ -40,6 +40,7 @@ from minirl.stop import Stop
 from minirl.verify import VerifierError
 from minirl.verify.code import confinement
 from minirl.verify.pool import VerifierPool
+from minirl.versions import untried
 
 Groups = list[list[Rollout]]
 
@@ -73,6 +74,7 @@ def train(config: Config) -> None:
     ):
         ranks = Ranks(config.model.dtype)
         if ranks.main:
+            notes += untried("torch", *(["deepspeed"] if ranks.zero is not None else []))
             memory = model_plan(config, ranks) if ranks.gpu_gib else []  # on a GPU that is too small, the arithmetic first
             for line in (*notes, *configuration.plan(config, *sizes, ranks.size), *memory, f"run folder {folder}"):
                 say(line)
@@ -122,14 +124,15 @@ def train(config: Config) -> None:
             seconds = sampler.take_seconds() | {"old": scored - sampled, "update": updated - scored}
             seconds |= {"sync": done - updated, "step": done - begin}
             carried = [] if over(step, order, config) else surplus  # at the end they are waste
-            metrics = batch_metrics(generated, batch, carried, config) | stats.metrics(ranks) | {"optimizer/lr": lr}
+            metrics = batch_metrics(generated, batch, carried, order.position - state.position, config)
+            metrics |= stats.metrics(ranks) | {"optimizer/lr": lr}
             reporter.step(step, metrics | checkpoints.take_costs(), seconds, (batch or generated)[: config.run.save_rollouts])
             if ranks.main:
                 warn(step, metrics, config)
-            batches.after_step(state, generated)
+            batches.after_step(state, generated, order.position)
             check_gap(metrics, config.rollout)
             if policy.nonfinite >= config.optimizer.max_nonfinite:
-                give_up(policy, batches, checkpoints, state, generated)
+                give_up(policy, batches, checkpoints, state, generated, order.position)
             empty = 0 if any(has_signal(as_group(group)) for group in batch) else state.empty + 1
             check_signal(empty, metrics, config.rollout.max_empty_steps)
             if config.eval.every and step % config.eval.every == 0 and not over(step, order, config):
@@ -171,7 +174,7 @@ def replay(config: Config) -> None:
     else:
         recall(saved, batch)
     give_advantages(strategy, batch)
-    metrics = batch_metrics(generated, batch, carried, config)
+    metrics = batch_metrics(generated, batch, carried, order.position - saved.before.position, config)
     if policy is not None:
         lr = learning_rate(saved.number, config.optimizer, config.run.steps)
         with policy.computing():
@@ -191,9 +194,11 @@ def over(step: int, order: Order, config: Config) -> bool:
     return step >= config.run.steps or (config.run.epochs is not None and passes >= config.run.epochs)
 
 
-def give_up(policy: Policy, batches: Batches, checkpoints: Checkpoints, before: State, generated: Groups) -> None:
+def give_up(
+    policy: Policy, batches: Batches, checkpoints: Checkpoints, before: State, generated: Groups, position: int
+) -> None:
     """Ends a run whose optimizer steps keep failing; keeps its last batch, and the weights where they are those before it."""
-    batches.save(before, generated)
+    batches.save(before, generated, position)
     if policy.version == before.version:
         checkpoints.save(policy, before)
         checkpoints.settle()
@@ -225,8 +230,10 @@ def fill_batch(
         missing = r.prompts - len(kept)
         if missing <= 0:
             break
-        drawn = order.draw(min(ceil(missing / expected), ceil(max(2, r.oversample) * r.prompts)))
-        groups = sampler.groups([prompts[i] for _, i in drawn], [number for number, _ in drawn], sampling)
+        wanted = min(ceil(missing / expected), ceil(max(2, r.oversample) * r.prompts))
+        drawn = order.draw(r.draws(wanted))
+        keep = min(wanted, len(drawn))  # the others, which take longest, are given up
+        groups = sampler.groups([prompts[i] for _, i in drawn], [number for number, _ in drawn], sampling, keep=keep)
         for rollout in (rollout for group in groups for rollout in group):
             rollout.reward += losses.overlong_penalty(rollout.length, r.max_response_tokens, config.algorithm.overlong_buffer)
         generated += groups

@@ -9,28 +9,45 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-# hidden, layers, heads, key-value heads, head size, MLP, vocabulary (None: the tokenizer's), tied: Qwen3's, and a small one
+# hidden, layers, heads, key-value heads, head size, MLP, vocabulary (None: the embedded model's), tied: Qwen3's, and small ones
 SHAPES = {
     "1m": (128, 4, 4, 2, 32, 512, None, True),
+    "20m": (128, 4, 4, 2, 32, 512, 151_936, True),
     "0.6b": (1024, 28, 16, 8, 128, 3072, 151_936, True),
     "1.7b": (2048, 28, 16, 8, 128, 6144, 151_936, True),
     "4b": (2560, 36, 32, 8, 128, 9728, 151_936, True),
 }  # fmt: skip
 
 
-def random_model(folder: Path, shape: str, dtype: str = "bfloat16") -> Path:
-    """A Qwen3 of that shape with random weights and the embedded model's tokenizer, in `folder`; returns it."""
-    import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+def tokenizer_of(vocabulary: int | None) -> Any:
+    """The embedded model's tokenizer, with words w22, w23, ... up to `vocabulary` tokens if it is given: no id is beyond it, so
+    all of a model's are sampled and scored, and random weights choose the one end token about once in `vocabulary` tokens."""
+    from tokenizers import Tokenizer
 
     from minirl import tiny
 
     tokenizer = tiny.tokenizer()
+    if vocabulary is not None:
+        state = json.loads(tokenizer.backend_tokenizer.to_str())
+        state["model"]["vocab"] |= {f"w{i}": i for i in range(len(tokenizer), vocabulary)}
+        tokenizer = type(tokenizer)(
+            tokenizer_object=Tokenizer.from_str(json.dumps(state)), pad_token=tokenizer.pad_token,
+            eos_token=tokenizer.eos_token, chat_template=tokenizer.chat_template,
+        )  # fmt: skip
+    return tokenizer
+
+
+def random_model(folder: Path, shape: str, dtype: str = "bfloat16") -> Path:
+    """A Qwen3 of that shape with random weights and a tokenizer for its whole vocabulary, in `folder`; returns it."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
     hidden, layers, heads, kv_heads, head_dim, mlp, vocabulary, tied = SHAPES[shape]
+    tokenizer = tokenizer_of(vocabulary)
     torch.manual_seed(0)
     config = Qwen3Config(
         hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=kv_heads,
-        head_dim=head_dim, intermediate_size=mlp, vocab_size=vocabulary or len(tokenizer), tie_word_embeddings=tied,
+        head_dim=head_dim, intermediate_size=mlp, vocab_size=len(tokenizer), tie_word_embeddings=tied,
         max_position_embeddings=40_960, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,
     )  # fmt: skip

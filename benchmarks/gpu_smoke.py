@@ -1,28 +1,39 @@
 """What only a GPU can show, in one command: python benchmarks/gpu_smoke.py [--small] [--smollm2 FOLDER] [--out FOLDER]
 
-1. A Qwen3-0.6B shape with random weights, 64 prompts x 8 samples x 512 tokens, 4 steps through train.py with the vLLM engine:
-   plain, then ZeRO-3 on one GPU. Seconds a phase, tokens a second, peak memory, and the gap between sampler and trainer.
+1. A Qwen3-0.6B shape with random weights, 64 prompts of 64 tokens x 8 samples x 512 tokens, 4 steps through train.py with the
+   vLLM engine: plain, then ZeRO-3 on one GPU. Seconds a phase, lengths, tokens a second, peak memory, and the gap between
+   sampler and trainer. The whole vocabulary of 151,936 is sampled and scored; random weights hardly ever choose its one end
+   token, and a run whose responses are shorter than 500 tokens on average fails: it measured something else.
 2. With --smollm2 (a folder with SmolLM2-135M-Instruct, see minirl/convert.py): 30 steps of dapo+edas on four-shot arithmetic,
    and its accuracy step by step.
 
-Each run is a process of its own, so engines and process groups start clean. --small runs the same code on a CPU in a minute,
-with the embedded model, to show that the script itself works. Prints tables and writes OUT/gpu_smoke.json.
+Each run is a process of its own: vLLM allows one engine that can sleep a process, DeepSpeed and accelerate keep global state.
+--small runs the same code on a CPU in a minute or two, at 20M parameters with the same vocabulary, to show that the script
+itself works. Prints tables and writes OUT/gpu_smoke.json.
 """
 
 import argparse
 import json
 import os
 import platform
+import random
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.common import ROOT, random_model
+
+STEPS = 4
+# prompts, samples, tokens a response, model shape
+LARGE = (64, 8, 512, "0.6b")
+SMALL = (4, 4, 32, "20m")
+SHORTEST = 500 / 512  # mean length of the responses, as a share of the limit
 
 
 class Memory(threading.Thread):
@@ -58,6 +69,28 @@ def train(folder: Path, name: str, options: list[str], launcher: list[str]) -> d
     return {"name": name, "seconds": time.perf_counter() - begin, "peak_gib": memory.peak / 1024, "steps": rows}
 
 
+def write_problems(path: Path, prompts: int) -> None:
+    """Sums of 64 characters, which are as many tokens, enough for all steps and an evaluation."""
+    rng, rows = random.Random(0), []
+    for _ in range((STEPS + 1) * prompts):
+        terms = [rng.randint(100, 999) for _ in range(16)]
+        rows.append({"problem": "+".join(map(str, terms)) + "=", "answer": str(sum(terms))})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def digits(problem: Any, response: str, rollout: Any) -> float:
+    """The reward: the share of digits, which differs between random responses, so that there is a gradient."""
+    return sum(c.isdigit() for c in response) / max(len(response), 1)
+
+
+def too_short(run: dict, tokens: int) -> str | None:
+    """What is wrong with a run whose responses ended long before `tokens`, the limit."""
+    mean = min((row["response/tokens"] for row in run.get("steps", [])), default=tokens)
+    if mean >= SHORTEST * tokens:
+        return None
+    return f"{run['name']}: a step's responses have {mean:.1f} tokens on average, not about {tokens}: this is other work"
+
+
 def phases(run: dict) -> str:
     """One row of the table: medians over the steps after the first."""
     rows = run["steps"][1:] or run["steps"]
@@ -67,43 +100,48 @@ def phases(run: dict) -> str:
 
     seconds = " ".join(f"{median(f'time/{key}'):8.2f}" for key in ("sample", "verify", "old", "update", "sync", "step"))
     gap = f"{median('policy/gap_mean'):9.1e} {max(row['policy/gap_max'] for row in rows):9.1e}"
-    return (
-        f"{run['name']:14} {seconds} {median('speed/sample'):9,.0f} {median('speed/update'):9,.0f} {run['peak_gib']:9.1f} {gap}"
-    )
+    work = f"{median('response/tokens'):8.1f} {median('sampling/tokens'):9,.0f}"
+    speed = f"{median('speed/sample'):9,.0f} {median('speed/update'):9,.0f}"
+    return f"{run['name']:14} {seconds} {work} {speed} {run['peak_gib']:9.1f} {gap}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--small", action="store_true", help="the same code on a CPU, with the embedded model")
+    parser.add_argument("--small", action="store_true", help="the same code on a CPU, in about a minute")
     parser.add_argument("--smollm2", help="folder of SmolLM2-135M-Instruct")
     parser.add_argument("--out", default=tempfile.mkdtemp(prefix="gpu_smoke-"))
     arguments = parser.parse_args()
     out = Path(arguments.out)
     out.mkdir(parents=True, exist_ok=True)
-    options = ["--rollout.engine=vllm", "--algorithm.estimator=grpo", "--optimizer.warmup_steps=0", "--eval.every=0",
-               "--run.steps=4", "--eval.problems=4", "--eval.samples=1", "--eval.k=1", "--run.save_rollouts=0",
-               "--rollout.gap_stop=10"]  # fmt: skip
-    if arguments.small:
-        options += ["--rollout.prompts=4", "--algorithm.mini_batch_prompts=4"]
-    else:
-        random_model(out / "model", "0.6b")
-        options += [
-            f"--model.path={out / 'model'}", "--model.dtype=bfloat16", "--model.gradient_checkpointing=true",
-            "--rollout.prompts=64", "--rollout.samples=8", "--algorithm.mini_batch_prompts=64",
-            "--rollout.max_response_tokens=512",
-            "--eval.max_response_tokens=16", "--rollout.max_sequences=512", "--optimizer.lr=1e-6",
-        ]  # fmt: skip
+    prompts, samples, tokens, shape = SMALL if arguments.small else LARGE
+    dtype = "float32" if arguments.small else "bfloat16"
+    random_model(out / "model", shape, dtype)
+    write_problems(out / "problems.jsonl", prompts)
+    options = [
+        f"--model.path={out / 'model'}", f"--model.dtype={dtype}", "--model.gradient_checkpointing=true",
+        "--data.task=dataset", f"--data.train={out / 'problems.jsonl'}", f"--data.test_size={prompts}", "--data.chat=false",
+        f"--verifier.name={Path(__file__).resolve()}:digits", "--rollout.engine=vllm", f"--rollout.prompts={prompts}",
+        f"--rollout.samples={samples}", f"--rollout.max_response_tokens={tokens}",
+        f"--rollout.max_sequences={prompts * samples}", "--rollout.gap_stop=10", "--algorithm.estimator=grpo",
+        f"--algorithm.mini_batch_prompts={prompts}", "--optimizer.lr=1e-6", "--optimizer.warmup_steps=0", "--eval.every=0",
+        "--eval.problems=4", "--eval.samples=1", "--eval.k=1", "--eval.max_response_tokens=16", f"--run.steps={STEPS}",
+        "--run.save_rollouts=0",
+    ]  # fmt: skip
     accelerate = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "1"]
     zero = [*accelerate, "--config_file", str(ROOT / "configs" / "accelerate" / "zero3.yaml")]
     runs = [train(out, "plain", options, [sys.executable]), train(out, "zero3", options, zero)]
+    wrong = [text for run in runs if (text := too_short(run, tokens))]
     if arguments.smollm2:
         config = str(ROOT / "configs" / "smollm2-fewshot.yaml")
-        steps = [config, f"--model.path={arguments.smollm2}", "--model.dtype=bfloat16", "--rollout.engine=vllm",
-                 "--rollout.prompts=32", "--rollout.samples=16", "--algorithm.mini_batch_prompts=16",
-                 "--optimizer.micro_batch_tokens=16384"]  # fmt: skip
+        steps = [config, f"--model.path={arguments.smollm2}", f"--model.dtype={dtype}", "--rollout.engine=vllm"]
+        if arguments.small:
+            steps += ["--run.steps=2", "--eval.problems=8", "--eval.samples=4", "--eval.k=4"]
+        else:
+            steps += ["--rollout.prompts=32", "--rollout.samples=16", "--algorithm.mini_batch_prompts=16",
+                      "--optimizer.micro_batch_tokens=16384"]  # fmt: skip
         runs.append(train(out, "smollm2", steps, [sys.executable]))
-    print(f"\n{'median step':14} {'sample':>8} {'verify':>8} {'old':>8} {'update':>8} {'sync':>8} {'step':>8} "
-          f"{'tok/s':>9} {'upd tok/s':>9} {'peak GiB':>9} {'gap mean':>9} {'gap max':>9}")  # fmt: skip
+    print(f"\n{'median step':14} {'sample':>8} {'verify':>8} {'old':>8} {'update':>8} {'sync':>8} {'step':>8} {'length':>8} "
+          f"{'tokens':>9} {'tok/s':>9} {'upd tok/s':>9} {'peak GiB':>9} {'gap mean':>9} {'gap max':>9}")  # fmt: skip
     for run in runs:
         print(phases(run) if "steps" in run else f"{run['name']:14} failed with exit code {run['failed']}")
     for run in runs:
@@ -111,7 +149,9 @@ def main() -> None:
             print("\nSmolLM2 accuracy a step: " + " ".join(f"{row['reward/accuracy']:.2f}" for row in run["steps"]))
     (out / "gpu_smoke.json").write_text(json.dumps({"machine": platform.platform(), "runs": runs}))
     print(f"\nlogs and numbers: {out}")
-    sys.exit(any("failed" in run for run in runs))
+    for text in wrong:
+        print(f"FAILED {text}")
+    sys.exit(bool(wrong) or any("failed" in run for run in runs))
 
 
 if __name__ == "__main__":

@@ -143,7 +143,7 @@ def force_vllm(engine: Any, lengths: Lengths) -> Any:
     """One request a sample, since vLLM cuts all samples of a request at the same length."""
     from dataclasses import replace
 
-    def generate(prompts: Any, sampling: Any, seeds: Any) -> Any:
+    def generate(prompts: Any, sampling: Any, seeds: Any, keep: Any = None) -> Any:
         n, groups = sampling.samples, {i: [] for i in range(len(prompts))}  # type: ignore[var-annotated]
         wanted, places = lengths(len(prompts) * n), {}
         for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):

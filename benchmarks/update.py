@@ -24,7 +24,7 @@ from benchmarks.common import ROOT, finish, random_model, table
 PROMPT, SAMPLES = 64, 8
 
 
-def rollouts(work: dict[str, Any]) -> list[list[Any]]:
+def rollouts(work: dict[str, Any], vocabulary: int) -> list[list[Any]]:
     """Groups of about work["tokens"] response tokens; lengths uniform, or log-normal with a quarter of the longest as mean."""
     import numpy as np
 
@@ -33,12 +33,12 @@ def rollouts(work: dict[str, Any]) -> list[list[Any]]:
 
     rng, groups, made = np.random.default_rng(0), [], 0
     while made < work["tokens"]:
-        prompt, group = rng.integers(4, 22, PROMPT).tolist(), []
+        prompt, group = rng.integers(4, vocabulary, PROMPT).tolist(), []
         for _ in range(SAMPLES):
             length = work["length"]
             if work["tail"]:
                 length = int(np.clip(rng.lognormal(np.log(length / 4) - 0.5, 1), 2, length))
-            sample = Sample(rng.integers(4, 22, length, dtype=np.int32), np.full(length, -3, np.float32), "stop")
+            sample = Sample(rng.integers(4, vocabulary, length, dtype=np.int32), np.full(length, -3, np.float32), "stop")
             group.append(Rollout(len(groups), "", "", prompt, sample, 0, "", Verdict("wrong"), 0.0))
             group[-1].advantages = rng.normal()
             made += length
@@ -56,7 +56,8 @@ def measure(work: dict[str, Any]) -> None:
     from minirl.policy import Policy
 
     gpu = torch.cuda.is_available()
-    groups = rollouts(work)
+    vocabulary = json.loads((Path(work["model"]) / "config.json").read_text())["vocab_size"]
+    groups = rollouts(work, vocabulary)
     config = load(
         [
             f"--model.path={work['model']}", f"--model.attention={work['attention']}",
@@ -67,7 +68,7 @@ def measure(work: dict[str, Any]) -> None:
         ]
     )  # fmt: skip
     ranks = Ranks(config.model.dtype)
-    policy = Policy(config, ranks, 22)
+    policy = Policy(config, ranks, vocabulary)
     computed = sum(batch.inputs["input_ids"].numel() for batch in policy.micro_batches([r for g in groups for r in g]))
     seconds = []
     for _ in range(4):

@@ -147,6 +147,12 @@ class RolloutConfig:
     oversample: float = option(
         1.0, "dynamic sampling: prompts of the first generation batch, as a multiple of prompts", minimum=1
     )
+    abort_longest: float = option(
+        0.0,
+        "draw so many more prompts that this share of their groups, at most 0.5, can be given up once each engine has finished "
+        "its others: faster, but biased towards short answers (docs/algorithms.md)",
+        minimum=0,
+    )
     max_generation_batches: int = option(20, "dynamic sampling: generation batches before giving up on a full batch", minimum=1)
     when_exhausted: str = option(
         "smaller", "then: train on the smaller batch, or end the run with an error", choices=("smaller", "error")
@@ -158,6 +164,10 @@ class RolloutConfig:
     gap_stop: float = option(0.5, "end the run when they do", minimum=0)
     vllm: VllmConfig = field(default_factory=VllmConfig)
     carry_over: bool = option(False, "keep surplus groups, at most half a batch, for the next batch instead of dropping them")
+
+    def draws(self, groups: int) -> int:
+        """Prompts to draw so that `groups` are left when the share `abort_longest` of them is given up."""
+        return math.ceil(groups / (1 - self.abort_longest) - 1e-9)  # 21 / 0.7 is 30.000000000000004
 
 
 @dataclass
@@ -493,6 +503,10 @@ def check(config: Config) -> None:
         a.correction_high > 0 and 0 <= a.correction_low <= a.correction_high,
         f"algorithm.correction_low={a.correction_low} and correction_high={a.correction_high} must be a range of ratios",
     )
+    require(
+        r.abort_longest <= 0.5,
+        f"rollout.abort_longest must be at most 0.5, not {r.abort_longest}: more than half of the work would be thrown away",
+    )
     require(all(r.stop), "rollout.stop has an empty text, which every token contains: remove it")
     share = r.vllm.gpu_memory_utilization
     require(0 < share <= 1, f"rollout.vllm.gpu_memory_utilization must be in (0, 1], not {share}")
@@ -642,7 +656,8 @@ def plan(config: Config, train_size: int, test_size: int, ranks: int) -> list[st
     r, a, run = config.rollout, config.algorithm, config.run
     rollouts = r.prompts * r.samples
     steps = r.prompts // a.mini_batch_prompts * a.epochs
-    total = run.steps if run.epochs is None else min(run.steps, math.ceil(run.epochs * train_size / r.prompts))
+    drawn = r.draws(r.prompts)
+    total = run.steps if run.epochs is None else min(run.steps, math.ceil(run.epochs * train_size / drawn))
     return [
         f"estimator {a.estimator}: clip -{a.recipe.clip_low:g}/+{a.recipe.clip_high:g}, {a.recipe.aggregation}, "
         f"dynamic sampling {'on' if a.recipe.dynamic_sampling else 'off'}",
@@ -651,6 +666,6 @@ def plan(config: Config, train_size: int, test_size: int, ranks: int) -> list[st
         f"tokens ({rollouts * r.max_response_tokens:,}), {steps} optimizer step{'s' if steps > 1 else ''} of "
         f"{a.mini_batch_prompts * r.samples:,} rollouts",
         f"run {total:,} steps = {total * rollouts:,} rollouts, {total * steps:,} optimizer steps, "
-        f"{total * r.prompts / train_size:.2f} passes over the data (with dynamic sampling more passes, or fewer steps "
+        f"{total * drawn / train_size:.2f} passes over the data (with dynamic sampling more passes, or fewer steps "
         "where run.epochs limits them)",
     ]

@@ -6,6 +6,7 @@ Every rank holds the whole batch of rollouts; ranks differ only in the prompts t
 import importlib.util
 import os
 import sys
+import warnings
 from typing import Any
 
 import torch
@@ -42,8 +43,12 @@ class Ranks:
         if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
             if importlib.util.find_spec("deepspeed") is None:
                 raise ConfigError(
-                    "the launcher asks for DeepSpeed, which is not installed: pip install 'minirl[gpu]', or use DDP"
+                    "the launcher asks for DeepSpeed, which is not installed: pip install 'minirl[gpu]', or launch without it, "
+                    "as configs/accelerate/one-gpu.yaml and torchrun do"
                 )
+            # DeepSpeed 0.19 calls both by the names that torch 2.13 calls old.
+            old = r"`torch\.distributed\.(all_gather_into_tensor|reduce_scatter_tensor)` is deprecated"
+            warnings.filterwarnings("ignore", old, FutureWarning)
             # On a CPU it must be told the backend, and not be told that there is no GPU: that would turn DeepSpeed off.
             handlers = [] if gpu else [InitProcessGroupKwargs(backend="gloo")]
             precision = "bf16" if dtype == "bfloat16" else "no"

@@ -24,11 +24,13 @@ def batch_metrics(
     generated: Sequence[Sequence[Rollout]],
     batch: Sequence[Sequence[Rollout]],
     surplus: Sequence[Sequence[Rollout]],
+    drawn: int,
     config: Config,
 ) -> dict[str, float]:
     """Metrics of all that was generated in a step (reward/, response/, groups/) and of what was trained on (batch/).
 
-    sampling/wasted_groups: generated but neither trained on nor carried over.
+    sampling/wasted_groups: generated but neither trained on nor carried over. sampling/aborted_groups, aborted_share: of the
+    `drawn` prompts, those whose sampling was given up; they are in no other metric.
     """
     made, trained = [as_group(g) for g in generated], [as_group(g) for g in batch]
     rollouts = [r for g in generated for r in g]
@@ -56,6 +58,8 @@ def batch_metrics(
         "sampling/batch_groups": float(len(batch)),
         "sampling/carried_groups": float(sum(g[0].group not in fresh for g in batch)),
         "sampling/wasted_groups": float(len(generated) - used),
+        "sampling/aborted_groups": float(drawn - len(generated)),
+        "sampling/aborted_share": (drawn - len(generated)) / max(drawn, 1),
         "sampling/tokens": float(sum(r.length for r in rollouts)),
         "sampling/trained_tokens": float(sum(r.length for g in batch for r in g)),
     }

@@ -1,7 +1,9 @@
 """What a run will need, from its config and the model's config alone: `train.py --dry-run`. Pure arithmetic, no weights.
 
-Memory is in GiB a GPU. Weights, optimizer and gradients are exact counts; activations and logits are estimates of the right
-size, not bounds. Constants: bfloat16 2 bytes, float32 4; AdamW two float32 moments (Rajbhandari et al. 2020, "ZeRO").
+Memory is in GiB a GPU. Weights, optimizer, gradients and the reduce bucket are exact counts; gathered weights are what
+DeepSpeed allows itself at most; activations and logits are estimates of the right size, not bounds. Not counted: the CUDA
+context, NCCL's buffers, gaps between allocations. An optimizer that the launcher offloads is counted as if it were not.
+Constants: bfloat16 2 bytes, float32 4; AdamW two float32 moments (Rajbhandari et al. 2020, "ZeRO").
 """
 
 from dataclasses import dataclass
@@ -10,6 +12,8 @@ from typing import Any
 from minirl.config import Config
 
 GIB = 2**30
+# DeepSpeed's defaults, which configs/accelerate/ leaves: elements of reduce_bucket_size and stage3_max_live_parameters.
+REDUCE_BUCKET, LIVE_PARAMETERS = 500_000_000, 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,8 @@ def measure(config: Any) -> Model:
 def memory(config: Config, model: Model, longest: int) -> dict[str, float]:
     """GiB a GPU by part; longest: tokens of the longest prompt and response. "engine" is what vLLM takes while it samples.
 
-    ZeRO shards the optimizer and master weights from stage 1, gradients from 2, weights from 3.
+    ZeRO shards the optimizer and master weights from stage 1, gradients from 2, weights from 3. From stage 1 on gradients go
+    through a bucket of fixed size; in stage 3 whole weights are gathered around their use, some ahead of it.
     """
     p, n, z, gpus = config.plan, model.parameters, config.plan.zero, config.plan.gpus
     half = config.model.dtype == "bfloat16"
@@ -60,6 +65,8 @@ def memory(config: Config, model: Model, longest: int) -> dict[str, float]:
         "master weights": n * 4 / shard(1) if compute == 2 else 0,
         "optimizer": n * 8 / shard(1),
         "gradients": n * (4 if z is not None and z >= 2 else compute) / shard(2),  # summed in float32 there
+        "reduce bucket": REDUCE_BUCKET * compute if z is not None and z >= 1 else 0,
+        "gathered weights": min(n, LIVE_PARAMETERS) * compute if z == 3 else 0,
         "reference": n * (2 if half else 4) if config.algorithm.kl_coefficient > 0 else 0,
         "activations": activations,
         "logits": logits,
@@ -84,8 +91,8 @@ def report(config: Config, model: Model) -> list[str]:
     longest = config.data.max_prompt_tokens + config.rollout.max_response_tokens
     parts = memory(config, model, longest)
     p = config.plan
-    states = sum(parts[k] for k in ("weights", "master weights", "optimizer", "gradients", "reference"))
-    training = states + parts["activations"] + parts["logits"]
+    states = sum(parts[k] for k in ("weights", "master weights", "optimizer", "gradients", "reduce bucket", "reference"))
+    training = states + parts["gathered weights"] + parts["activations"] + parts["logits"]
     engine = parts.get("engine", 0.0)
     zero = "no ZeRO" if p.zero is None else f"ZeRO-{p.zero}"
     shown = ", ".join(f"{name} {value:.1f}" for name, value in parts.items() if value)
@@ -97,7 +104,7 @@ def report(config: Config, model: Model) -> list[str]:
     asleep = engine and config.rollout.vllm.sleep
     peak = max(training, states + engine) if asleep else training + engine
     sampling = f", sampling {states + engine:.1f}" if asleep else f", engine {engine:.1f}"
-    lines.append(f"peak {peak:.1f} GiB: updating {training:.1f}{sampling}")
+    lines.append(f"peak {peak:.1f} GiB without CUDA's and NCCL's own: updating {training:.1f}{sampling}")
     if engine:
         held = kv_tokens(parts, config, model)
         lines.append(

@@ -4,7 +4,7 @@ the code asks which."""
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import cos, pi
 from pathlib import Path
@@ -102,7 +102,19 @@ class Policy:
     """The model being trained, its optimizer, and the frozen starting model where a KL to it is asked for."""
 
     def __init__(self, config: Config, ranks: Ranks, vocabulary: int) -> None:
-        """vocabulary: ids below it belong to the tokenizer; the model's further rows are padding and get no probability."""
+        """vocabulary: ids below it belong to the tokenizer; the model's further rows are padding and get no probability.
+
+        RunError, with the arithmetic of the plan, when memory does not suffice.
+        """
+        if ranks.zero == 3 and config.rollout.engine == "transformers":
+            raise ConfigError(
+                "rollout.engine=transformers cannot sample from weights that ZeRO-3 has sharded: set rollout.engine=vllm or "
+                "use ZeRO-2"
+            )
+        with memory_suffices(lambda: "loading the model", lambda: " | ".join(model_plan(config, ranks))):
+            self._load(config, ranks, vocabulary)
+
+    def _load(self, config: Config, ranks: Ranks, vocabulary: int) -> None:
         self.config, self.ranks = config, ranks
         self.version = 0  # optimizer steps so far
         self.nonfinite = 0  # optimizer steps in a row that were skipped because their gradient was not finite
@@ -283,26 +295,23 @@ class Policy:
         # Only here: an engine in the same process may need kernels that have no deterministic form.
         torch.use_deterministic_algorithms(self.config.run.deterministic)
         try:
-            yield
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            raise RunError(self._too_large(error)) from error
+            with memory_suffices(self._in_work, self._smaller):
+                yield
         finally:
             torch.use_deterministic_algorithms(False)
 
-    def _too_large(self, error: Exception) -> str:
-        lengths = [len(r.prompt_ids) + r.length for r in self.micro.rollouts] if self.micro else []
-        rows, tokens = len(lengths), self.micro.inputs["input_ids"].numel() if self.micro else 0
+    def _in_work(self) -> str:
+        rows, tokens = (len(self.micro.rollouts), self.micro.inputs["input_ids"].numel()) if self.micro else (0, 0)
         budget = self.config.optimizer.micro_batch_tokens
-        text = (
-            f"out of memory in a micro-batch of {rows} sequences, {tokens} tokens as computed (optimizer.micro_batch_tokens="
-            f"{budget}): {' '.join(str(error).split())[:200]}; "
-        )
-        if rows > 1:
-            return f"{text}set optimizer.micro_batch_tokens={max(tokens // 2, max(lengths))} and start the same command again"
+        return f"a micro-batch of {rows} sequences, {tokens} tokens as computed (optimizer.micro_batch_tokens={budget})"
+
+    def _smaller(self) -> str:
+        if self.micro and len(self.micro.rollouts) > 1:
+            longest = max(len(r.prompt_ids) + r.length for r in self.micro.rollouts)
+            budget = max(self.micro.inputs["input_ids"].numel() // 2, longest)
+            return f"set optimizer.micro_batch_tokens={budget} and start the same command again"
         return (
-            f"{text}one sequence alone is too much: set model.gradient_checkpointing=true, lower rollout.max_response_tokens "
+            "one sequence alone is too much: set model.gradient_checkpointing=true, lower rollout.max_response_tokens "
             "or rollout.vllm.gpu_memory_utilization, or use more GPUs with ZeRO-3"
         )
 
@@ -348,6 +357,17 @@ class Policy:
             except (OSError, SafetensorError) as error:
                 shutil.rmtree(temporary, ignore_errors=True)
                 raise RunError(f"cannot write {folder}: {error}; mend that and start the same command again") from error
+
+
+@contextlib.contextmanager
+def memory_suffices(work: Callable[[], str], remedy: Callable[[], str]) -> Iterator[None]:
+    """Makes running out of memory a RunError that names the work and the remedy."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise RunError(f"out of memory in {work()}: {' '.join(str(error).split())[:200]}; {remedy()}") from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:

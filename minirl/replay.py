@@ -2,7 +2,7 @@
 
 RUN/batches/stepNNNNNN holds what a step began with and what it sampled:
 
-    step.json        where the run was before it: prompts drawn, policy version, skipped steps in a row
+    step.json        where the run was before it: prompts drawn, policy version, skipped steps; prompts drawn after it
     carried.npz      groups carried over from the batch before
     generated.npz    groups sampled and verified in it, with what the trainer added to them: log-probs, entropies, advantages
 
@@ -42,22 +42,22 @@ class Batches:
         """folder: the run's; newest: how many to keep, 0 for none but those of `save`."""
         self.folder, self.newest = folder, newest
 
-    def after_step(self, before: State, generated: Sequence[Sequence[Rollout]]) -> None:
+    def after_step(self, before: State, generated: Sequence[Sequence[Rollout]], end: int) -> None:
         """Saves the step after `before` and removes those that nothing keeps any longer."""
         if self.folder is None or not self.newest:
             return
-        self.save(before, generated)
+        self.save(before, generated, end)
         for step, path in saved_steps(self.folder)[self.newest :]:
             if not (self.folder / "checkpoints" / name_of(step - 1)).exists():
                 shutil.rmtree(path)
 
-    def save(self, before: State, generated: Sequence[Sequence[Rollout]]) -> None:
-        """Writes the step after `before`: what it began with and the groups it sampled."""
+    def save(self, before: State, generated: Sequence[Sequence[Rollout]], end: int) -> None:
+        """Writes the step after `before`: what it began with, the groups it sampled and `end`, the prompts drawn after it."""
         if self.folder is None:
             return
         final = self.folder / "batches" / name_of(before.step + 1)
         temporary = final.with_suffix(".tmp")
-        where = {"position": before.position, "version": before.version, "nonfinite": before.nonfinite}
+        where = {"position": before.position, "version": before.version, "nonfinite": before.nonfinite, "end": end}
         try:
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir(parents=True)
@@ -84,21 +84,18 @@ def saved_steps(run: Path) -> list[tuple[int, Path]]:
 
 @dataclass
 class Step:
-    """A step that was saved. run: folder; before: the run before it, with the groups carried over; generated: as it was."""
+    """A step that was saved. run: folder; before: the run before it, with the groups carried over; generated: as it was;
+    end: prompts drawn when it was over, those given up included."""
 
     run: Path
     before: State
     generated: list[list[Rollout]]
+    end: int
 
     @property
     def number(self) -> int:
         """The step's number."""
         return self.before.step + 1
-
-    @property
-    def end(self) -> int:
-        """Prompts drawn when the step was over."""
-        return self.before.position + len(self.generated)
 
     def metrics(self) -> dict[str, float]:
         """The step's line of metrics.jsonl."""
@@ -126,9 +123,10 @@ def read_step(config: Config) -> Step:
         )
     try:
         where = json.loads((folder / "step.json").read_text(encoding="utf-8"))
+        end = where.pop("end")
         before = State(number - 1, **where, surplus=records.load(folder / "carried.npz"))
-        return Step(run, before, records.load(folder / "generated.npz"))
-    except (OSError, ValueError, TypeError) as error:
+        return Step(run, before, records.load(folder / "generated.npz"), end)
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigError(f"the batch in {folder} cannot be read: {error}") from None
 
 
@@ -141,9 +139,9 @@ class RecordedEngine:
         self.groups = {stable_seed(seed, TRAINING, group[0].group): group for group in step.generated}
 
     def generate(
-        self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[int]
+        self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[int], keep: int | None = None
     ) -> Iterator[tuple[int, list[Sample]]]:
-        """See `Engine.generate`. ConfigError when the step has sampled something else."""
+        """See `Engine.generate`; nothing is given up again. ConfigError when the step has sampled something else."""
         for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
             group = self.groups.get(seed)
             if group is None or group[0].prompt_ids != prompt or len(group) != sampling.samples:
@@ -161,15 +159,15 @@ class RecordedEngine:
 
 
 class RecordedOrder(Order):
-    """The order of a run from a saved step on, which ends with what the step has drawn."""
+    """The order of a run from a saved step on, which ends with what the step has drawn, without what it gave up."""
 
     def __init__(self, size: int, seed: int, step: Step) -> None:
         super().__init__(size, seed, step.before.position)
-        self.end = step.end
+        self.end, self.kept = step.end, {group[0].group for group in step.generated}
 
     def draw(self, count: int) -> list[tuple[int, int]]:
-        """See `Order.draw`; fewer where the step has drawn no more."""
-        return super().draw(min(count, self.end - self.position))
+        """See `Order.draw`; fewer where the step has drawn no more or has given some up."""
+        return [(number, i) for number, i in super().draw(min(count, self.end - self.position)) if number in self.kept]
 
 
 def policy_before(step: Step, config: Config, ranks: Ranks, vocabulary: int) -> Policy | None:

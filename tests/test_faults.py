@@ -18,6 +18,7 @@ import pytest
 import torch
 
 import train
+from minirl import policy as policies
 from minirl import tiny
 from minirl.config import RunError, load
 from minirl.distributed import Ranks
@@ -148,6 +149,15 @@ def test_out_of_memory_in_the_update_says_which_micro_batch_to_use():
         policy.score(many, old=True)
     with pytest.raises(RuntimeError, match="something else"), policy.computing():
         raise RuntimeError("something else")
+
+
+def test_a_model_that_is_too_large_ends_with_the_arithmetic_of_the_plan(monkeypatch):
+    def full(config):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 7 GiB")
+
+    monkeypatch.setattr(policies, "load_model", full)
+    with pytest.raises(RunError, match=r"in loading the model: CUDA out.*7 GiB; model.*parameters.*weights.*optimizer.*peak"):
+        Policy(load([]), Ranks(), len(TOK))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs RLIMIT_AS")

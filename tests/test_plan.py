@@ -35,6 +35,8 @@ def test_memory_by_part_under_zero_3():
     assert parts["optimizer"] == pytest.approx(8e9 / GIB)
     assert parts["gradients"] == pytest.approx(4e9 / GIB)
     assert parts["reference"] == 0
+    assert parts["reduce bucket"] == pytest.approx(1e9 / GIB), "500 million elements of 2 bytes"
+    assert parts["gathered weights"] == pytest.approx(2e9 / GIB), "1,000 million of 2 bytes"
     assert parts["engine"] == pytest.approx(0.4 * 141)
     assert parts["KV cache"] == pytest.approx(0.4 * 141 - 16e9 / GIB)
     # a token: keys and values of 36 layers, 8 heads of 128, 2 bytes
@@ -51,6 +53,23 @@ def test_what_each_stage_shards():
     assert states(2) == [16, 4, 8, 4]
     assert states(3) == [2, 4, 8, 4]
     assert states("null") == [32, 0, 64, 32], "DDP computes in bfloat16 by autocast over float32 weights"
+
+
+def test_what_each_stage_sets_aside():
+    def buffers(zero, model=EIGHT):
+        parts = plan.memory(load([*OPTIONS, f"--plan.zero={zero}"]), model, 10_240)
+        return [round(parts[k] * GIB / 1e9, 6) for k in ("reduce bucket", "gathered weights")]
+
+    assert buffers("null") == buffers(0) == [0, 0]
+    assert buffers(1) == buffers(2) == [1, 0]
+    small = Model(parameters=600_000_000, layers=28, hidden=1024, vocabulary=151_936, kv_heads=8, head_dim=128)
+    assert buffers(3, small) == [1, 1.2], "a model smaller than the limit is gathered whole at most"
+
+
+def test_the_peak_while_updating_is_the_sum_of_its_parts():
+    parts = plan.memory(load(OPTIONS), EIGHT, 10_240)
+    whole = sum(v for k, v in parts.items() if k not in ("engine", "engine weights", "KV cache"))
+    assert any(f"updating {whole:.1f}" in line for line in plan.report(load(OPTIONS), EIGHT))
 
 
 def test_a_run_that_cannot_fit_is_warned_of():

@@ -129,7 +129,7 @@ def test_batches_are_kept_as_the_config_says(tmp_path):
         (run / "checkpoints" / "step000003").mkdir(parents=True)
         batches = Batches(run, newest)
         for done in range(6):
-            batches.after_step(State(done), [])
+            batches.after_step(State(done), [], 0)
         steps = [step for step, _ in saved_steps(run)]
         batches.forget_after(4)
         assert [step for step, _ in saved_steps(run)] == [step for step in steps if step <= 4]

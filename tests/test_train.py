@@ -409,24 +409,6 @@ def test_a_dry_run_prints_the_plan_and_makes_nothing(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_two_nodes_of_one_rank_each_give_the_curve_of_one_process(tmp_path):
-    steps = [*SMALL, "--run.steps=2"]
-    run(*steps, "--run-dir", tmp_path / "one")
-    command = [str(SCRIPTS / "accelerate"), "launch", "--multi_gpu", "--num_machines", "2", "--num_processes", "2",
-               "--main_process_ip", "127.0.0.1", "--main_process_port", free_port()]  # fmt: skip
-    script = [str(ROOT / "train.py"), *steps, "--run-dir", str(tmp_path / "two")]
-    nodes = [
-        subprocess.Popen([*command, "--machine_rank", str(k), *script], cwd=ROOT, text=True,
-                         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
-        for k in (0, 1)
-    ]  # fmt: skip
-    for node in nodes:
-        _, error = node.communicate(timeout=150)
-        assert node.returncode == 0, error[-3000:]
-    for a, b in zip(metrics(tmp_path / "one"), metrics(tmp_path / "two"), strict=True):
-        assert same(a, b, 2e-4)
-
-
 def test_a_rank_that_dies_ends_the_others_with_its_reason(tmp_path):
     program = tmp_path / "dying.py"
     program.write_text(

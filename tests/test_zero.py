@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from benchmarks.kill_resume import free_port
+from minirl import plan
 from tests.conftest import ROOT
 
 pytest.importorskip("deepspeed", reason="needs DeepSpeed")
@@ -49,6 +50,15 @@ def reference(tmp_path_factory):
     subprocess.run([*command, str(ROOT / "tests" / "equivalence.py"), str(folder), "plain"], check=True, timeout=120,
                    env=environment, capture_output=True)  # fmt: skip
     return torch.load(folder / "results-1.pt")["plain"]
+
+
+def test_the_buffers_that_the_plan_counts_are_those_that_deepspeed_takes():
+    from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+
+    for stage in (1, 2, 3):
+        defaults = DeepSpeedZeroConfig(stage=stage)
+        assert defaults.reduce_bucket_size == plan.REDUCE_BUCKET
+        assert defaults.max_live_parameters == plan.LIVE_PARAMETERS
 
 
 def test_every_stage_gives_the_gradients_and_weights_of_one_plain_process(results, reference):

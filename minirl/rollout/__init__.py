@@ -7,7 +7,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from minirl.config import ConfigError
 from minirl.verify import Verdict
 
 STOP, LENGTH = "stop", "length"
@@ -45,11 +44,12 @@ class Engine(Protocol):
     ranks_per_engine: int
 
     def generate(
-        self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[int]
+        self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[int], keep: int | None = None
     ) -> Iterator[tuple[int, list[Sample]]]:
         """Yields (index of the prompt, its `sampling.samples` samples), each group as soon as it is finished, in any order.
 
         seeds: one 63-bit seed a prompt; sample j of a prompt depends on (seed, j), not on its neighbours or its rank.
+        keep: ends with so many whole groups, the first to finish, of equals those first in `prompts`; the others are given up.
         """
         ...
 
@@ -119,11 +119,6 @@ def build_engine(config: Any, policy: Any, tokenizer: Any, longest_prompt: int) 
         return VllmEngine(config, policy, ends, longest_prompt)
     from minirl.rollout.transformers import TransformersEngine
 
-    if policy.ranks.zero == 3:
-        raise ConfigError(
-            "rollout.engine=transformers cannot sample from weights that ZeRO-3 has sharded: set rollout.engine=vllm or "
-            "use ZeRO-2"
-        )
     engine = TransformersEngine(policy.model, ends, 0, policy.vocabulary, config.rollout.max_sequences, policy.autocast)
     engine.sync(policy)
     return engine

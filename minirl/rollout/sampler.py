@@ -39,20 +39,26 @@ class Sampler:
         self.seconds = {"sample": 0.0, "verify": 0.0}  # since last taken; verify is the wait after the last sample
 
     def groups(
-        self, prompts: Sequence[Prompt], numbers: Sequence[int], sampling: Sampling, stream: int = TRAINING
-    ) -> list[list[Rollout]]:
+        self, prompts: Sequence[Prompt], numbers: Sequence[int], sampling: Sampling, stream: int = TRAINING,
+        keep: int | None = None,
+    ) -> list[list[Rollout]]:  # fmt: skip
         """One whole group of `sampling.samples` rollouts a prompt, in the order of `prompts`, the same on every rank.
 
         numbers: the draw number of each prompt; it names the group and, with the run's seed and `stream`, seeds its samples.
+        keep: groups that come out; each engine gives up its share of the others, those of its own that finish last.
         """
         start = time.perf_counter()
         # Dealt by falling length, so that no rank gets all the long prompts; a group is never split.
         order = sorted(range(len(prompts)), key=lambda i: (-len(prompts[i].ids), i))
         together = self.engine.ranks_per_engine
-        mine = order[self.ranks.rank // together :: self.ranks.size // together]
+        engine, engines = self.ranks.rank // together, self.ranks.size // together
+        # In the order drawn: of groups that finish together, the length of their prompts should not say which are given up.
+        mine = sorted(order[engine::engines])
+        wanted = len(prompts) if keep is None else keep
+        my_share = len(range(engine, wanted, engines))
         seeds = [stable_seed(self.seed, stream, numbers[i]) for i in mine]
         pending: list[tuple[int, Sample, str, Future[Verdict]]] = []
-        for place, samples in self.generate([prompts[i].ids for i in mine], sampling, seeds):
+        for place, samples in self.generate([prompts[i].ids for i in mine], sampling, seeds, my_share):
             i = mine[place]
             if self.ranks.rank % together:
                 continue  # the first rank of an engine verifies and reports what all of its ranks sampled
@@ -73,14 +79,17 @@ class Sampler:
         groups: list[list[Rollout]] = [[] for _ in prompts]
         for i, rollout in self.ranks.gather(done):
             groups[i].append(rollout)
-        return groups
+        whole = [group for group in groups if group]
+        if len(whole) != wanted:
+            raise RunError(f"{type(self.engine).__name__} gave {len(whole)} of {wanted} groups: the engine is not healthy")
+        return whole
 
     def generate(
-        self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[int]
+        self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[int], keep: int
     ) -> Iterator[tuple[int, list[Sample]]]:
         """The engine's samples. RunError when it fails."""
         try:
-            yield from self.engine.generate(prompts, sampling, seeds)
+            yield from self.engine.generate(prompts, sampling, seeds, keep)
         except (ConfigError, RunError):
             raise
         except Exception as error:  # an engine may raise anything

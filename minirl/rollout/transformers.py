@@ -85,16 +85,22 @@ class TransformersEngine:
         """Nothing to give up."""
 
     def generate(
-        self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[int]
+        self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[int], keep: int | None = None
     ) -> Iterator[tuple[int, list[Sample]]]:
-        """See `Engine.generate`. Prompts of like length share a batch; a batch's groups come when all of it is finished."""
+        """See `Engine.generate`. Prompts of like length share a batch; a batch's groups come when all of it is finished.
+
+        Each batch keeps its share of `keep`: those after the first are not later because they are longer.
+        """
         self.model.eval()
         order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
         width = max(1, self.max_sequences // sampling.samples)
         for start in range(0, len(order), width):
-            batch = order[start : start + width]
+            batch = sorted(order[start : start + width])
+            share = len(batch)
+            if keep is not None:
+                share = (start + len(batch)) * keep // len(order) - start * keep // len(order)
             try:
-                groups = self._batch([prompts[i] for i in batch], sampling, [seeds[i] for i in batch])
+                groups = self._batch([prompts[i] for i in batch], sampling, [seeds[i] for i in batch], share)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
@@ -105,10 +111,15 @@ class TransformersEngine:
                     f"out of memory while sampling {len(batch) * sampling.samples} sequences at once: "
                     f"{' '.join(str(error).split())[:200]}; {fewer}"
                 ) from error
-            yield from zip(batch, groups, strict=True)
+            yield from ((batch[place], samples) for place, samples in groups)
 
     @torch.no_grad()
-    def _batch(self, prompts: list[list[int]], sampling: Sampling, seeds: list[int]) -> list[list[Sample]]:
+    def _batch(
+        self, prompts: list[list[int]], sampling: Sampling, seeds: list[int], wanted: int
+    ) -> list[tuple[int, list[Sample]]]:
+        """(place in `prompts`, samples) of the `wanted` groups that finish first."""
+        if not wanted:
+            return []
         device, n = self.model.device, sampling.samples
         stop_ids = self.stop_ids.to(device)
         longest = max(map(len, prompts))
@@ -137,7 +148,8 @@ class TransformersEngine:
             ended = ~done & torch.isin(token, stop_ids)
             lengths[alive[ended]] = t + 1
             done |= ended | (t + 1 >= lengths[alive])
-            if t + 1 == sampling.max_tokens or done.all():
+            ends = lengths.view(-1, n).amax(1)  # of groups still open: their limit
+            if (ends <= t + 1).sum() >= wanted:
                 break
             if done.float().mean() > 0.25:  # copying the cache costs about as much as decoding a few dead rows
                 keep = (~done).nonzero()[:, 0]
@@ -147,13 +159,14 @@ class TransformersEngine:
             logits = self._forward(token[:, None], mask, position, cache)
             position = position + 1
 
+        first = sorted(range(len(prompts)), key=ends.tolist().__getitem__)[:wanted]
         stopped = torch.isin(tokens.gather(1, lengths[:, None] - 1)[:, 0], stop_ids).tolist()
         ids_out, log_probs_out = tokens.cpu().numpy().astype(np.int32), log_probs.cpu().numpy().astype(np.float32)
         samples = [
             Sample(ids_out[i, :length].copy(), log_probs_out[i, :length].copy(), STOP if stopped[i] else LENGTH)
             for i, length in enumerate(lengths.tolist())
         ]
-        return [samples[i : i + n] for i in range(0, rows, n)]
+        return [(place, samples[place * n : place * n + n]) for place in first]
 
     def limits(self, rows: int, sampling: Sampling) -> Tensor:
         """int[rows]: tokens after which each row is cut."""

@@ -3,12 +3,13 @@
 Promises: token ids in and out; every sampling field is set here and none comes from the model's generation_config; log-probs
 are of the distribution really sampled from; ids beyond the tokenizer are never sampled; after `sync` nothing of older weights
 is left.
-Everything that depends on vLLM's version is in this file. Known to work: vLLM 0.26 (torch 2.11) and 0.32 (torch 2.13).
+Everything that depends on vLLM's version is in this file; the versions that were tried are in minirl/versions.py.
 """
 
+import contextlib
 import gc
-import importlib.metadata
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,7 @@ from minirl.config import Config, ConfigError, RunError
 from minirl.policy import Policy, model_source
 from minirl.report import say
 from minirl.rollout import LENGTH, STOP, Sample, Sampling
-
-KNOWN = ((0, 26), (0, 32))  # first and last minor version that this file was written for
+from minirl.versions import untried
 
 
 def import_vllm() -> Any:
@@ -33,6 +33,8 @@ def import_vllm() -> Any:
     if not torch.cuda.is_available():
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+    # 0.32 looks at every name in sight for Triton kernels, torch's old ones too.
+    warnings.filterwarnings("ignore", r"`torch\.distributed\.reduce_op` is deprecated", FutureWarning)
     try:
         import vllm
     except ImportError as error:
@@ -46,20 +48,6 @@ def import_vllm() -> Any:
 
         ops._supports_onednn = False
     return vllm
-
-
-def version_note() -> str | None:
-    """A sentence when the installed vLLM is not one that is known to work."""
-    for name in ("vllm", "vllm-cpu"):
-        try:
-            text = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        minor = tuple(int(part) for part in text.split(".")[:2])
-        if not KNOWN[0] <= minor <= KNOWN[1]:
-            return f"vLLM {text} is outside the versions known to work (0.26 to 0.32): watch policy/gap_mean"
-        return None
-    return None
 
 
 def mask_ids_beyond(model: Any, vocabulary: int) -> None:
@@ -81,23 +69,30 @@ class VllmEngine:
     def __init__(self, config: Config, policy: Policy, ends: Sequence[int], longest_prompt: int) -> None:
         """ends: stop ids; longest_prompt: tokens, which fixes the engine's context together with the longest response."""
         vllm = import_vllm()
-        if policy.ranks.main and (note := version_note()):
-            say(f"warning: {note}")
+        if policy.ranks.main:
+            for sentence in untried("vllm"):
+                say(sentence)
         v, ranks = config.rollout.vllm, policy.ranks
         if ranks.size % v.tensor_parallel:
             raise ConfigError(
-                f"rollout.vllm.tensor_parallel={v.tensor_parallel} does not divide the {ranks.size} ranks of the run"
+                f"rollout.vllm.tensor_parallel={v.tensor_parallel} does not divide the {ranks.size} ranks of the run: lower "
+                "it, or start more processes"
             )
         self.ends, self.sampling_params, self.ranks_per_engine = list(ends), vllm.SamplingParams, v.tensor_parallel
         gpu = torch.cuda.is_available()
         self.sleeps = gpu and v.sleep
         longest_response = max(config.rollout.max_response_tokens, config.eval.max_response_tokens or 0)
         more: dict[str, Any] = {"enable_sleep_mode": True} if self.sleeps else {}
+        if not gpu:
+            # A prompt in pieces takes back the random number drawn at each, which generators on a CPU cannot.
+            more["enable_chunked_prefill"] = False
         if not gpu and v.tensor_parallel > 1:
             # vLLM's CPU ranks talk through shared memory of a fixed name, refuse one that exists, and leave theirs behind.
             if ranks.main:
                 for stale in Path("/dev/shm").glob("*-cpushm_*"):
-                    stale.unlink(missing_ok=True)
+                    with contextlib.suppress(FileNotFoundError):  # another run's, which has just ended
+                        if stale.stat().st_uid == os.getuid():
+                            stale.unlink()
             ranks.barrier()
         try:
             self.llm = vllm.LLM(
@@ -124,23 +119,29 @@ class VllmEngine:
         self.sync(policy)
 
     def generate(
-        self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[int]
+        self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[int], keep: int | None = None
     ) -> Iterator[tuple[int, list[Sample]]]:
         """See `Engine.generate`. A group comes as soon as its last sample is finished."""
         # Rounding depends on what is cached: a batch must not depend on what this process happened to sample before.
         self.forget()
-        places = {}
+        missing = len(prompts) if keep is None else keep
+        if not missing:
+            return
+        begin, open_requests = self.requests, {}
         for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
             name = str(self.requests)
             self.requests += 1
-            places[name] = i
-            self.engine.add_request(name, {"prompt_token_ids": prompt}, self.parameters(sampling, seed))
-        while self.engine.has_unfinished_requests():
-            for output in self.step():
-                if output.finished:
-                    # 0.32 appends a random suffix to the request's name
-                    place = places[output.request_id.split("-")[0]]
-                    yield place, [self.sample(completion) for completion in output.outputs]
+            open_requests[i] = self.engine.add_request(name, {"prompt_token_ids": prompt}, self.parameters(sampling, seed))
+        while missing and self.engine.has_unfinished_requests():
+            # The request's name is its number; 0.32 appends a random suffix.
+            finished = {int(o.request_id.split("-")[0]) - begin: o.outputs for o in self.step() if o.finished}
+            for place in sorted(finished):
+                del open_requests[place]
+                if missing:
+                    missing -= 1
+                    yield place, [self.sample(completion) for completion in finished[place]]
+        # By vLLM's own names: by ours it would keep what it knows of a request whose samples are partly finished.
+        self.engine.abort_request(list(open_requests.values()), internal=True)
 
     def step(self) -> list[Any]:
         """One step of the engine. RunError, with what to lower, when the GPU's memory does not suffice."""

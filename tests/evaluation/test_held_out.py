@@ -25,7 +25,7 @@ class Script:
         self.seeds = []
         self.version, self.ranks_per_engine = 5, 1
 
-    def generate(self, prompts, sampling, seeds):
+    def generate(self, prompts, sampling, seeds, keep=None):
         self.seeds.append(list(seeds))
         for i in reversed(range(len(prompts))):
             question = TOK.decode(prompts[i]).split(">")[1].split("<")[0]

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from minirl.config import RunError, load
 from minirl.distributed import Ranks
 from minirl.policy import Policy
 from minirl.rollout import Rollout, Sampling, build_engine
-from minirl.rollout.vllm import mask_ids_beyond, version_note
+from minirl.rollout.vllm import mask_ids_beyond
 from minirl.verify import Verdict
 from tests.conftest import ROOT
 
@@ -94,6 +95,19 @@ def test_seeds_decide_and_samples_differ(engine):
     assert len({tuple(i) for i in ids[2]}) > 1
 
 
+def test_the_groups_that_finish_first_come_whole_and_nothing_of_the_rest_is_left(engine):
+    ids = [[s.ids.tolist() for s in group] for group in collect(engine)]
+    order = sorted(range(3), key=lambda i: (max(map(len, ids[i])), i))
+    for keep in range(4):
+        some = {i: [s.ids.tolist() for s in group] for i, group in engine.generate(PROMPTS, SAMPLING, (1, 2, 3), keep)}
+        assert list(some) == order[:keep]
+        assert some == {i: ids[i] for i in order[:keep]}
+        assert not engine.engine.has_unfinished_requests()
+        assert not engine.engine.output_processor.parent_requests, "with the samples that were finished"
+        engine.forget()  # raises when a request still holds its place in the cache
+    assert ids == [[s.ids.tolist() for s in group] for group in collect(engine)]
+
+
 def test_responses_keep_their_stop_token_and_say_why_they_ended(engine):
     for sample in (s for g in collect(engine, Sampling(16, 1.0, 8)) for s in g):
         assert len(sample.ids) == len(sample.log_probs) <= 8
@@ -132,11 +146,12 @@ def test_running_out_of_memory_says_what_to_lower(engine, monkeypatch):
         engine.step()
 
 
-def test_unknown_versions_are_said(monkeypatch):
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.26.1")
-    assert version_note() is None
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.41.0")
-    assert "vLLM 0.41.0 is outside" in str(version_note())
+def test_prompts_beyond_one_batch_of_the_engine_are_sampled_whole(engine):
+    # 200 x 26 tokens: more than the 4,096 that vLLM computes in one step; a prompt in pieces would end the run on a CPU
+    prompts = [[4 + (i * j) % 18 for j in range(3, 29)] for i in range(200)]
+    groups = dict(engine.generate(prompts, Sampling(1, 1.0, 2), range(200)))
+    assert sorted(groups) == list(range(200))
+    assert all(1 <= len(s.ids) <= 2 for group in groups.values() for s in group)
 
 
 # ---- whole runs ------------------------------------------------------------------------------------------------------------
@@ -171,18 +186,39 @@ def plain(tmp_path_factory):
     return rows(folder)
 
 
-def test_three_steps_with_zero_3_over_two_ranks_are_those_of_one_plain_process(tmp_path, plain):
-    # With a KL to the starting model, which ZeRO-3 leaves whole
-    accelerate = (Path(sys.executable).parent / "accelerate", "launch", "--num_processes", "2", "--main_process_port",
-                  free_port(), "--config_file", ROOT / "configs" / "accelerate" / "zero3.yaml")  # fmt: skip
-    launch(tmp_path / "zero3", *KL, launcher=accelerate)
-    one, two = plain, rows(tmp_path / "zero3")
+def assert_same_curve(one, folder):
+    """The run in `folder` has the metrics of the rows `one`, and ended as a run should."""
+    two = rows(folder)
     assert len(one) == len(two) == 3
     for a, b in zip(one, two, strict=True):
         for key in (k for k in a if not k.startswith(("time/", "speed/", "checkpoint/", "policy/gap"))):
             assert a[key] == pytest.approx(b[key], rel=1e-3, abs=1e-4), key
         assert max(a["policy/gap_max"], b["policy/gap_max"]) < 1e-4
-    assert (tmp_path / "zero3" / "summary.json").exists()
+    assert (folder / "summary.json").exists()
+
+
+def test_three_steps_with_zero_3_over_two_ranks_are_those_of_one_plain_process(tmp_path, plain):
+    # With a KL to the starting model, which ZeRO-3 leaves whole
+    accelerate = (Path(sys.executable).parent / "accelerate", "launch", "--num_processes", "2", "--main_process_port",
+                  free_port(), "--config_file", ROOT / "configs" / "accelerate" / "zero3.yaml")  # fmt: skip
+    said = launch(tmp_path / "zero3", *KL, launcher=accelerate)
+    assert "all_gather_into_tensor" not in said, "a warning of DeepSpeed's that no one who reads it can mend"
+    assert_same_curve(plain, tmp_path / "zero3")
+
+
+def test_two_nodes_of_one_rank_each_are_started_by_the_file_for_two_nodes(tmp_path, plain):
+    accelerate = (Path(sys.executable).parent / "accelerate", "launch", "--num_processes", "2", "--main_process_port",
+                  free_port(), "--main_process_ip", "127.0.0.1", "--config_file",
+                  ROOT / "configs" / "accelerate" / "zero3-2nodes.yaml")  # fmt: skip
+    with ThreadPoolExecutor(2) as nodes:
+        ends = [
+            nodes.submit(launch, tmp_path / "nodes", *KL, launcher=(*accelerate, "--machine_rank", k)) for k in (0, 1)
+        ]  # fmt: skip
+    first, second = (end.result() for end in ends)
+    assert "2 ranks" in first
+    assert "1/3 reward" in first
+    assert "1/3 reward" not in second, "the first rank speaks"
+    assert_same_curve(plain, tmp_path / "nodes")
 
 
 def test_two_ranks_that_hold_one_engine_together_give_the_curve_of_one(tmp_path, plain):

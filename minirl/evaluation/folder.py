@@ -1,6 +1,7 @@
 """The folder that an evaluation fills, and how it goes on after an interruption.
 
-What is finished is on disk at once and never sampled again. A folder that was begun with other settings, data, weights or
+A finished batch of the transformers engine, a finished problem of vLLM, is on disk as soon as it is judged, and is not sampled
+again once its whole batch is. A folder that was begun with other settings, data, weights or
 versions is refused, with the first difference.
 """
 

@@ -19,7 +19,7 @@ import pytest
 import eval as program
 from benchmarks.kill_resume import free_port
 from minirl import tiny
-from minirl.evaluation import benchmarks, hub_rows, responses
+from minirl.evaluation import benchmarks, hub_rows, responses, running
 from minirl.evaluation.folder import versions
 from minirl.evaluation.metrics import paired_difference, pass_at_k
 from minirl.verify.pool import VerifierPool
@@ -92,6 +92,18 @@ def test_metrics_are_those_of_the_samples(one):
     assert shown in (one / "table.md").read_text()
     assert shown in (one / "table.tex").read_text()
     assert (one / "pass_at_k.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_bar_moves_before_a_sample_is_finished(tmp_path, capsys, monkeypatch):
+    assert running.pace(1000, 600, 3, 500, 2.0) == "500 tokens/s, at most 00:02 more"  # 3 * 500 - 400 tokens are left
+    monkeypatch.setattr(running, "LOG", 0.0)
+    counts = []
+    show = running.pace
+    monkeypatch.setattr(running, "pace", lambda sampled, *more: counts.append(sampled) or show(sampled, *more))
+    options = ["embedded", "--benchmark", "arithmetic", "--limit", 8, "--samples", 2]
+    assert run(*options, "--out", tmp_path / "out") == 0
+    assert re.search(r" 0/16 .* tokens/s, at most \d\d:\d\d more", capsys.readouterr().err)
+    assert counts[-1] == sum(r["tokens"] for r in samples(tmp_path / "out")), "every token is told once"
 
 
 def test_a_limit_changes_no_sample_and_another_seed_changes_them(one, tmp_path):

@@ -254,11 +254,12 @@ def test_a_changed_data_set_is_noticed(tmp_path, capsys):
     assert "has 3 rows" in benchmarks.load(benchmarks.read_records(record)["mine"], None, None).notes[0]
 
 
-def test_a_file_that_is_named_is_read_whatever_lies_in_the_data_folder(tmp_path):
+def test_a_file_that_is_named_is_read_whatever_lies_in_the_data_folder(tmp_path, monkeypatch):
     (tmp_path / "dd").mkdir()
     jsonl(tmp_path / "dd" / "clash.jsonl", [{"problem": "theirs", "answer": "1"}])
-    mine = jsonl(tmp_path / "clash.jsonl", [{"problem": "mine", "answer": "2"}])
-    assert benchmarks.load(benchmarks.from_file(str(mine)), tmp_path / "dd", None).problems[0].prompt == "mine"
+    jsonl(tmp_path / "clash.jsonl", [{"problem": "mine", "answer": "2"}])
+    monkeypatch.chdir(tmp_path)
+    assert benchmarks.load(benchmarks.from_file("clash.jsonl"), tmp_path / "dd", None).problems[0].prompt == "mine"
 
 
 def test_a_changed_verifier_of_the_user_is_noticed(tmp_path, capsys):

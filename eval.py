@@ -60,12 +60,13 @@ if __name__ == "__main__":
 import torch
 import yaml
 
-from minirl.config import ConfigError, RunError, read_yaml, require
+from minirl.config import ConfigError, RunError, require
 from minirl.distributed import Ranks, is_main_process
 from minirl.evaluation import benchmarks, report, responses, running
 from minirl.evaluation.benchmarks import Benchmark, Loaded
 from minirl.evaluation.folder import Folder, versions, write_json
 from minirl.evaluation.models import Model, close_engine, find_models, open_engine, prompts_of
+from minirl.evaluation.published import PAPER, published
 from minirl.report import say
 from minirl.verify import ERROR, RIGHT, VerifierError
 from minirl.verify.code import confinement
@@ -152,6 +153,7 @@ def chosen(o: argparse.Namespace) -> list[Loaded]:
     require(os.environ.get("ACCELERATE_USE_DEEPSPEED") != "true", "evaluation needs no DeepSpeed: launch without its config")
     made = [changed(b, o) for b in found]
     for k in o.k if not o.responses else ():
+        require(k > 0, f"--k must be at least 1, not {k}")
         enough = [b.name for b in made if 1 <= k <= b.samples]
         lacking = [b for b in made if b.temperature and k > b.samples]
         few = f"{lacking[0].samples} samples of {lacking[0].name}" if lacking else "one greedy sample"
@@ -182,11 +184,10 @@ def finish(o: argparse.Namespace, folder: Folder, manifest: dict[str, Any], load
     """Writes what the evaluation says; returns whether it is a --check and something was not judged right."""
     labels = list(manifest["models"])
     rows = folder.merge([(label, *key) for label in labels for one in loaded for key in one.wanted()])
-    published = read_yaml(CONFIG)["published"]
+    beside = [] if o.check else published([one.benchmark for one in loaded])
     found = report.results_of(loaded, labels, rows, o.k, o.seed)
-    write_json(o.out / "results.json", manifest | found | {"published": {"source": report.PAPER, "averages": published}})
-    shown = report.write_tables(o.out, found, loaded, published)
-    report.draw_pass_at_k(o.out / "pass_at_k.png", found, loaded)
+    write_json(o.out / "results.json", manifest | found | {"published": {"source": PAPER, "rows": beside}})
+    shown = report.write_tables(o.out, found, loaded, beside)
     if timing:
         write_json(o.out / "timing.json", timing)
     say(f"\n{shown}\n\n{len(rows)} samples judged, results in {o.out}")
@@ -196,6 +197,15 @@ def finish(o: argparse.Namespace, folder: Folder, manifest: dict[str, Any], load
         say(f"{len(errors)} samples have no verdict and count nowhere")
     for row in wrong[:20] if o.check else errors[:3]:
         say(f"{row['status']}: {row['benchmark']} {row['problem']}: {row['label']} {row['detail']}")
+    report.draw_pass_at_k(o.out / "pass_at_k.png", found, loaded)
+    for label, entries in found["results"].items():
+        for name, entry in entries.items():
+            if not entry["counts"]["right"] + entry["counts"]["wrong"]:
+                first = next(row for row in errors if (row["model"], row["benchmark"]) == (label, name))
+                raise RunError(
+                    f"no response of {label} to {name} has a verdict, the first because of {first['label']} {first['detail']}: "
+                    f"mend that, then judge them again by --responses {o.out / 'samples.jsonl'} with another --out"
+                )
     return o.check and bool(wrong)
 
 

@@ -12,7 +12,7 @@ A replay samples nothing: an engine that remembers hands the saved responses to 
 import json
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -136,6 +136,7 @@ class RecordedEngine:
     def __init__(self, step: Step, seed: int) -> None:
         """seed: the run's, which with the draw number names a prompt's samples."""
         self.version, self.ranks_per_engine = step.before.version, 1
+        self.progress: Callable[[int], None] = lambda tokens: None
         self.groups = {stable_seed(seed, TRAINING, group[0].group): group for group in step.generated}
 
     def generate(

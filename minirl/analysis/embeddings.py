@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,35 +20,42 @@ KINDS = {
     "right": "right and wrong",
     "triple": "right, wrong, other wrong (deceptive triples)",
 }
+MODULES = ("Transformer", "Pooling", "Normalize")
 POOLINGS = ("mean_tokens", "cls_token", "lasttoken")
 
 
 class Embedder:
-    """A sentence-embedding model: a Hugging Face folder or name, pooled as its 1_Pooling/config.json says, else by the mean."""
+    """A sentence-embedding model: a Hugging Face folder or name, pooled as it says, else by the mean."""
 
     def __init__(self, name: str) -> None:
         import torch
         from transformers import AutoModel, AutoTokenizer
         from transformers.utils import cached_file
 
+        def part(file: str, missing: Any) -> Any:
+            path = cached_file(name, file, _raise_exceptions_for_missing_entries=False)
+            return json.loads(Path(path).read_text(encoding="utf-8")) if path else missing
+
         try:
             self.tokenizer = AutoTokenizer.from_pretrained(name)
             self.model = AutoModel.from_pretrained(name).to("cuda" if torch.cuda.is_available() else "cpu").eval()
-            file = cached_file(name, "1_Pooling/config.json", _raise_exceptions_for_missing_entries=False)
+            pipeline = part("modules.json", [])
+            pooled = [m.get("path") for m in pipeline if m["type"].endswith(".Pooling")]
+            pooling = part(f"{pooled[0] if pooled else '1_Pooling'}/config.json", {})
+            longest_text = part("sentence_bert_config.json", {}).get("max_seq_length")
         except (OSError, ValueError, KeyError) as error:
             raise ConfigError(f"no embedding model can be loaded from {name!r}: {error}") from error
+        if unknown := [m["type"] for m in pipeline if m["type"].rpartition(".")[2] not in MODULES]:
+            raise ConfigError(f"{name!r} has a module {unknown[0]}; known are {', '.join(MODULES)}: choose another model")
         self.pooling = POOLINGS[0]
-        if file:
-            with open(file, encoding="utf-8") as opened:
-                modes = [
-                    k.removeprefix("pooling_mode_") for k, v in json.load(opened).items() if k.startswith("pooling_mode_") and v
-                ]
+        if pooling:
+            modes = [k.removeprefix("pooling_mode_") for k, v in pooling.items() if k.startswith("pooling_mode_") and v]
             if len(modes) != 1 or modes[0] not in POOLINGS:
                 raise ConfigError(f"{name!r} pools by {modes}; known are {', '.join(POOLINGS)}")
             self.pooling = modes[0]
         self.tokenizer.padding_side = "right"
         longest = getattr(self.model.config, "max_position_embeddings", None) or 512
-        self.longest = min(longest, self.tokenizer.model_max_length)
+        self.longest = min(longest, self.tokenizer.model_max_length, longest_text or longest)
         self.cut = 0
 
     def __call__(self, texts: Sequence[str], batch: int = 32) -> Floats:

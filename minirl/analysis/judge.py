@@ -54,6 +54,7 @@ are no evidence.
 Explain in a few sentences. End with exactly one line, `VERDICT: SAME` or `VERDICT: DIFFERENT`."""
 VERDICT = re.compile(r"verdict\W{0,10}(same|different)\b", re.IGNORECASE)
 FAILURES_IN_A_ROW = 10  # then the endpoint is taken to be broken
+NO_COMPLETION = "garbage: not a chat completion"
 TRANSIENT = (408, 409, 425, 429)  # and everything from 500
 
 
@@ -160,10 +161,13 @@ class Endpoint:
             choice = json.loads(answer)["choices"][0]
             text = choice["message"]["content"]
             usage = json.loads(answer).get("usage")
-        except (ValueError, LookupError, TypeError, AttributeError):
-            return Judgement(None, answer.decode(errors="replace")[:2000], "garbage: not a chat completion")
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            return Judgement(None, answer.decode(errors="replace")[:2000], NO_COMPLETION)
+        if not isinstance(usage, dict):
+            usage = None
         if not isinstance(text, str) or not text.strip():
             return Judgement(None, "", "garbage: an empty answer", usage)
+        text = text.encode(errors="replace").decode()  # half of a surrogate pair cannot be written to a file
         if verdict(text) is None:
             cut = ", cut at its length limit" * (choice.get("finish_reason") == "length")
             return Judgement(None, text, f"garbage: no verdict{cut}", usage)
@@ -182,7 +186,10 @@ class Endpoint:
                 with urllib.request.urlopen(request, timeout=self.timeout) as answer:
                     return answer.read()
             except urllib.error.HTTPError as error:
-                text = error.read(300).decode(errors="replace")
+                try:
+                    text = error.read(300).decode(errors="replace")
+                except (OSError, http.client.HTTPException) as broken:
+                    text = f"(its text did not arrive: {type(broken).__name__})"
                 if error.code not in TRANSIENT and error.code < 500:
                     hint = "; the key comes from the environment, see --key-variable" if error.code in (401, 403) else ""
                     raise ConfigError(f"{self.url} answers {error.code}: {text}{hint}") from None
@@ -208,9 +215,12 @@ def judge_pairs(endpoint: Endpoint, pairs: list[Pair], workers: int) -> list[Jud
     try:
         for judgement in tqdm(pool.map(endpoint.judge, pairs), total=len(pairs), unit="pair", leave=False, disable=None):
             found.append(judgement)
-            failed = failed + 1 if judgement.reason.startswith("failed") else 0
+            failed = failed + 1 if judgement.reason.startswith(("failed", NO_COMPLETION)) else 0
             if failed >= FAILURES_IN_A_ROW:
-                raise ConfigError(f"{failed} requests in a row {judgement.reason}; what was judged is in {endpoint.cache}")
+                raise ConfigError(
+                    f"{failed} requests in a row without a usable answer ({judgement.reason}); what was judged is in "
+                    f"{endpoint.cache}"
+                )
     finally:
         pool.shutdown(cancel_futures=True)
     return found

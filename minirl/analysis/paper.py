@@ -1,37 +1,20 @@
 """The arithmetic of the published tables: averages, differences, totals and rates recomputed from the rows they summarise.
 
-Averages are those of arXiv 2605.17333; rows are as its authors print them in the README of their repository,
-github.com/today-still-sleep-early/EDAS. Methods of which only an average is known have no row and cannot be checked.
+The tables are in minirl/evaluation/published.py. Methods of which only an average is known have no row and cannot be checked.
 """
 
 from collections import Counter
 from typing import Any
 
 from minirl.analysis.output import Table
+from minirl.evaluation.published import AVERAGES, columns_of
 
 # Samples behind a figure, problems x samples each: a percentage must be a multiple of one of them. 45 for AMC24 is inferred:
-# every row fits it.
-MATH = dict(AMC23=40 * 32, AMC24=45 * 32, AIME24=30 * 32, AIME25=30 * 32, AIME26=30 * 32, HMMT=30 * 32, Olympiad=674)
-CODE = {"LiveCodeBench": 0, "Codeforces": 0, "HumanEval+": 164, "MBPP+": 378}  # 0: pass@8, no multiple of anything simple
-AVERAGES = {  # (model, method): (rows, average)
-    ("Qwen3-8B", "base"): ((67.03, 44.24, 23.85, 20.00, 15.10, 10.42, 54.75), 33.63),
-    ("Qwen3-8B", "GRPO"): ((68.67, 48.75, 28.85, 23.75, 18.43, 11.25, 57.57), 36.75),
-    ("Qwen3-8B", "PKPO"): ((71.95, 45.07, 29.16, 20.00, 18.85, 12.08, 58.90), 36.57),
-    ("Qwen3-8B", "GRPO+EDAS"): ((73.52, 49.38, 27.81, 26.98, 19.06, 12.50, 59.20), 38.35),
-    ("Qwen3-8B", "DAPO"): ((84.45, 56.88, 41.46, 38.12, 39.17, 15.94, 58.75), 47.82),
-    ("Qwen3-8B", "DAPO+EnAdv"): ((81.02, 55.62, 31.81, 38.23, 33.23, 15.21, 58.31), 44.78),
-    ("Qwen3-8B", "DAPO+EDAS"): ((90.39, 59.38, 48.85, 45.52, 48.65, 20.10, 65.88), 54.11),
-    ("Qwen3-4B", "base"): ((), 33.68),
-    ("Qwen3-4B", "DAPO"): ((85.70, 57.15, 47.50, 43.54, 40.73, 22.40, 65.88), 51.84),
-    ("Qwen3-4B", "DAPO+EnAdv"): ((), 41.87),
-    ("Qwen3-4B", "DAPO+EDAS"): ((88.59, 58.19, 46.46, 48.12, 44.27, 23.12, 67.36), 53.73),
-    ("Qwen3-4B-Base", "base"): ((), 12.93),
-    ("Qwen3-4B-Base", "DAPO"): ((60.00, 33.68, 12.81, 18.02, 10.73, 8.33, 46.44), 27.14),
-    ("Qwen3-4B-Base", "DAPO+EnAdv"): ((), 26.90),
-    ("Qwen3-4B-Base", "DAPO+EDAS"): ((72.73, 48.68, 24.17, 25.21, 20.97, 10.94, 56.50), 37.02),
-    ("Qwen3-4B code", "DAPO"): ((31.21, 42.42, 79.88, 63.23), 54.19),
-    ("Qwen3-4B code", "DAPO+EDAS"): ((32.07, 45.97, 80.49, 64.02), 55.64),
-}
+# every row fits it. 0: pass@8, no multiple of anything simple.
+SAMPLES = {
+    "AMC23": 40 * 32, "AMC24": 45 * 32, "AIME24": 30 * 32, "AIME25": 30 * 32, "AIME26": 30 * 32, "HMMT": 30 * 32,
+    "Olympiad": 674, "LiveCodeBench": 0, "Codeforces": 0, "HumanEval+": 164, "MBPP+": 378,
+}  # fmt: skip
 # (model, benchmark or "average", what DAPO+EDAS is said to add to DAPO)
 DELTAS = (
     ("Qwen3-8B", "average", 6.29), ("Qwen3-4B", "average", 1.89), ("Qwen3-4B-Base", "average", 9.88),
@@ -53,11 +36,6 @@ RATES = (
 
 
 YES, ROUNDING, NO = "yes", "within rounding", "NO"
-
-
-def benchmarks_of(model: str) -> dict[str, int]:
-    """The columns of a model's table."""
-    return CODE if model.endswith("code") else MATH
 
 
 def check(table: str, what: str, published: float, recomputed: float, unit: float, inputs: float, note: str) -> dict[str, Any]:
@@ -83,13 +61,13 @@ def checks() -> list[dict[str, Any]]:
     for model, benchmark, delta in DELTAS:
         (before, first), (after, second) = AVERAGES[model, "DAPO"], AVERAGES[model, "DAPO+EDAS"]
         if benchmark != "average":
-            column = list(benchmarks_of(model)).index(benchmark)
+            column = list(columns_of(model)).index(benchmark)
             first, second = before[column], after[column]
         note = f"{second:.2f} - {first:.2f}"
         found.append(check("differences", f"{model} {benchmark}", delta, second - first, 0.01, 0.01, note))
     for (model, method), (rows, _) in AVERAGES.items():
-        for (benchmark, samples), value in zip(benchmarks_of(model).items(), rows, strict=False):
-            if samples:  # digits cut off instead of rounded explain half a unit more
+        for benchmark, value in zip(columns_of(model), rows, strict=False):
+            if samples := SAMPLES[benchmark]:  # digits cut off instead of rounded explain half a unit more
                 name, note = f"{model} {method}, {benchmark}", f"nearest of {samples} samples"
                 found.append(check("counts", name, value, nearest(value, samples), 0.01, 0.005, note))
     for column, name in enumerate(("at 0/32", "solved by DAPO", "solved by DAPO+EDAS", "solved by DAPO+EDAS only")):

@@ -1,5 +1,6 @@
 """What the analyses read: samples of evaluations (eval.py) and of training runs (train.py), a problem at a time."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,7 @@ Key = tuple[str, int]  # benchmark, index of the problem
 COLUMNS = (
     "model", "benchmark", "problem", "index", "sample", "prompt", "gold", "response", "status", "label", "key", "tokens"
 )  # fmt: skip
+SETTINGS = ("sha256", "samples", "temperature")  # what must be the same before and after training
 TRAINING = "training"  # what stands for a benchmark where the samples are a run's rollouts
 
 
@@ -77,8 +79,10 @@ def read(path: Path) -> Iterator[Row]:
     """The rows of an evaluation or a run folder, with every column of COLUMNS."""
     rollouts = sorted((path / "rollouts").glob("step*.jsonl"))
     file = path / "samples.jsonl" if path.is_dir() else path
+    records: Row = {}
     if file.is_file():
         rows = rows_with(file, COLUMNS)
+        records = records_beside(file)
     elif rollouts:
         rows = [row for step in rollouts for row in rollout_rows(step, path.resolve().name)]
     elif any(path.glob("samples.rank*.jsonl")):
@@ -90,7 +94,21 @@ def read(path: Path) -> Iterator[Row]:
     for row in rows:
         if row["status"] not in (RIGHT, WRONG, ERROR):
             raise ConfigError(f"{file}: {row['problem']} has the status {row['status']!r}; there are {RIGHT}, {WRONG}, {ERROR}")
-        yield row
+        yield row | {"record": records.get(row["benchmark"])}
+
+
+def records_beside(file: Path) -> Row:
+    """{benchmark: its record} of the results.json beside samples, without the temperature of responses that were given; {}
+    where there is none."""
+    path = file.with_name("results.json")
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        given = found["engine"]["name"] == "none"
+        return {name: record | ({"temperature": None} if given else {}) for name, record in found["benchmarks"].items()}
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{path} is not what eval.py writes ({error!r}): run eval.py again, or remove it") from None
 
 
 def rollout_rows(path: Path, model: str) -> list[Row]:
@@ -156,4 +174,11 @@ def before_and_after(
                     f"{first} and {label} have different problems: {key[0]} number {key[1]} is {one['problem']!r} with the "
                     f"answer {one['gold']!r} in one, {other['problem']!r} with {other['gold']!r} in the other"
                 )
+            for setting in SETTINGS if one["record"] and other["record"] else ():
+                here, there = one["record"].get(setting), other["record"].get(setting)
+                if here != there and None not in (here, there):
+                    raise ConfigError(
+                        f"{first} and {label} cannot be compared on {key[0]}: {setting} is {here} of {first}, {there} of "
+                        f"{label}; evaluate both alike"
+                    )
     return first, base, methods

@@ -15,7 +15,7 @@ from typing import Any
 
 from minirl.advantages import option
 from minirl.config import ConfigError, DataConfig, coerce, items, read_yaml
-from minirl.data import GENERATORS, cell, read_rows, said, text_of
+from minirl.data import GENERATORS, cell, read_rows, said, same_text, text_of, unreadable_answers
 from minirl.evaluation.hub_rows import PREPARE
 from minirl.tasks import Problem
 
@@ -38,7 +38,7 @@ class Benchmark:
     split: str = option("test", "its split")
     prepare: str = option("", "how its rows become problems, where columns alone do not say it: livecodebench, codeforces")
     columns: dict[str, Any] = items({}, "name in our schema: name in the rows")
-    answer_pattern: str | None = option(None, "regular expression; its first group is the answer, where it matches")
+    answer_pattern: str | None = option(None, "regular expression; its first group is the answer, in all rows or in none")
     rows: int = option(0, "how many rows are known to be right; 0: unknown")
     sha256: str = option("", "known hash of the problems (prompts, answers, tests)")
     template: str = option("{problem}", "the user's message")
@@ -62,7 +62,8 @@ class Benchmark:
             (self.temperature < 0, f"temperature must be at least 0, not {self.temperature}"),
             (self.temperature == 0 and self.samples > 1, f"temperature 0 is greedy: samples must be 1, not {self.samples}"),
             (not 0 < self.top_p <= 1, f"top_p must be in (0, 1], not {self.top_p}"),
-            (self.top_k < 0 or self.max_tokens < 1, f"top_k={self.top_k} or max_tokens={self.max_tokens} is too small"),
+            (self.top_k < 0, f"top_k must be at least 0, not {self.top_k}"),
+            (self.max_tokens < 1, f"max_tokens must be at least 1, not {self.max_tokens}"),
             ("{problem}" not in self.template, f"template must contain {{problem}}, not just {self.template!r}"),
             (not (self.task or self.file or self.hub), "it names no task, file or hub to take problems from"),
             (bool(self.task) and self.task not in GENERATORS, f"task is one of {', '.join(GENERATORS)}, not {self.task!r}"),
@@ -72,6 +73,19 @@ class Benchmark:
         ):  # fmt: skip
             if wrong:
                 raise ConfigError(f"benchmark {self.name}: {message}")
+        if self.answer_pattern is not None:
+            if self.task or self.verifier == "code":
+                raise ConfigError(f"benchmark {self.name}: answer_pattern needs rows with answers: leave it out")
+            try:
+                groups = re.compile(self.answer_pattern).groups
+            except re.error as error:
+                raise ConfigError(
+                    f"benchmark {self.name}: answer_pattern {self.answer_pattern!r} is no regular expression: {error}"
+                ) from None
+            if not groups:
+                raise ConfigError(
+                    f"benchmark {self.name}: answer_pattern {self.answer_pattern!r} has no group: put ( ) around the answer"
+                )
 
     @property
     def metric_k(self) -> int:
@@ -113,6 +127,9 @@ class Loaded:
     def record(self) -> dict[str, Any]:
         """All that shapes the result, for results.json."""
         facts = {"source": self.source, "rows": self.rows, "sha256": self.sha256, "problems": len(self.problems)}
+        file, python, _ = self.benchmark.verifier.rpartition(".py:")
+        if python and (path := Path(f"{file}.py")).is_file():  # a missing one is the verifier's to report
+            facts["verifier_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
         return {k: v for k, v in asdict(self.benchmark).items() if k not in ("rows", "sha256", "file", "suites")} | facts
 
 
@@ -145,7 +162,7 @@ def from_file(file: str) -> Benchmark:
     if not rows:
         raise ConfigError(f"--data {file} has no rows")
     code = {"verifier": "code", "timeout": 15.0, "template": PROGRAM} if "tests" in rows[0] else {"template": BOXED}
-    return record(path.stem, {"file": str(path), **code})
+    return record(path.stem, {"file": str(path.resolve()), **code})  # absolute: --data-dir may hold one of the same name
 
 
 BOXED = "{problem}\nPlease reason step by step, and put your final answer within \\boxed{}."
@@ -170,16 +187,21 @@ def select(
 def load(b: Benchmark, data_dir: Path | None, limit: int | None) -> Loaded:
     """The problems of `b`, the first `limit` of them; what to do is said when they cannot be had."""
     notes: list[str] = []
+    solutions: list[str | None] = []
     if b.task:
         problems, source = GENERATORS[b.task]("test"), f"task {b.task}"
-        solutions: list[str | None] = [f"\\boxed{{{p.answer}}}" if b.answer == "boxed" else p.answer for p in problems]
     else:
         rows, source = rows_of(b, data_dir)
         if not rows:
             raise ConfigError(f"benchmark {b.name}: {source} has no rows")
         pairs = [to_problem(row, number, b, source) for number, row in enumerate(rows, 1)]
         problems, solutions = with_unique_ids([p for p, _ in pairs]), [s for _, s in pairs]
+    matched = True
+    if b.answer_pattern:
+        problems, matched = answers_found(problems, b.answer_pattern, f"benchmark {b.name}: {source}")
     sha256 = digest(problems)
+    if not matched and sha256 != b.sha256:
+        notes.append(f"{b.name}: answer_pattern {b.answer_pattern!r} is in no answer of {source}: answers are taken whole")
     if b.rows and len(problems) != b.rows:
         notes.append(
             f"{b.name} has {len(problems)} rows in {source}, {b.rows} are known: part of it is missing or it has changed"
@@ -187,6 +209,14 @@ def load(b: Benchmark, data_dir: Path | None, limit: int | None) -> Loaded:
     elif b.sha256 and sha256 != b.sha256:
         notes.append(f"{b.name} in {source} is not the text that the record knows (sha256 {sha256[:12]}, not {b.sha256[:12]})")
     count = len(problems) if limit is None else min(limit, len(problems))
+    if repeated := len(problems) - len({same_text(p.prompt) for p in problems}):
+        notes.append(f"{b.name}: {repeated} of {len(problems)} problems are repetitions; each counts")
+    if b.verifier != "code":
+        solutions = [f"\\boxed{{{p.answer}}}" if b.answer == "boxed" else p.answer for p in problems]
+    if b.verifier == "math":
+        if empty := [number for number, p in enumerate(problems, 1) if not p.answer]:
+            raise ConfigError(f"benchmark {b.name}: {source}, row {empty[0]} has an empty answer: mend or remove the row")
+        notes += unreadable_answers(problems[:count], b.name)
     return Loaded(b, problems[:count], list(range(count)), solutions[:count], source, sha256, len(problems), notes)
 
 
@@ -224,7 +254,7 @@ def prepared(rows: list[dict[str, Any]], b: Benchmark, source: str) -> list[dict
 
 
 def to_problem(row: dict[str, Any], number: int, b: Benchmark, source: str) -> tuple[Problem, str | None]:
-    """(problem, known right response) of a row. ConfigError names a column that is missing."""
+    """(problem, canonical program or None) of a row. ConfigError names a column that is missing."""
 
     def get(*names: str) -> Any:
         for name in (*names, *(b.columns[n] for n in names if n in b.columns)):
@@ -235,6 +265,10 @@ def to_problem(row: dict[str, Any], number: int, b: Benchmark, source: str) -> t
     def need(what: str, value: Any) -> Any:
         if value is None:
             wanted = b.columns.get(what, what)
+            if held := [name for name in (what, wanted) if name in row]:
+                raise ConfigError(
+                    f"benchmark {b.name}: {source}, row {number} has no value in {held[0]!r}: mend or remove the row"
+                )
             raise ConfigError(
                 f"benchmark {b.name}: {source}, row {number} has no {wanted!r} (it has {', '.join(map(str, row))}): name it by "
                 f"columns: {{{what}: YOURS}} in a record"
@@ -242,7 +276,10 @@ def to_problem(row: dict[str, Any], number: int, b: Benchmark, source: str) -> t
         return value
 
     prompt = text_of(need("problem", said(get("problem", "prompt"))), "problem", source, number)
-    name = str(row.get("id", get("id") or number))
+    if not prompt.strip():
+        raise ConfigError(f"benchmark {b.name}: {source}, row {number} has an empty problem: mend or remove the row")
+    name = get("id")
+    name = str(name) if isinstance(name, str | int | float) and str(name).strip() else str(number)
     if b.verifier == "code":
         facts = {"tests": need("tests", get("tests")), "entry_point": get("entry_point")}
         if (seconds := get("timeout")) is not None:
@@ -255,10 +292,23 @@ def to_problem(row: dict[str, Any], number: int, b: Benchmark, source: str) -> t
     if isinstance(answer, list):
         answer = ", ".join(map(str, answer))
     answer = text_of(answer, "answer", source, number)
-    if b.answer_pattern and (found := re.search(b.answer_pattern, answer)):
-        answer = found.group(1)
-    answer = answer.strip()
-    return Problem(name, prompt, answer), f"\\boxed{{{answer}}}" if b.answer == "boxed" else answer
+    return Problem(name, prompt, answer.strip()), None
+
+
+def answers_found(problems: Sequence[Problem], pattern: str, where: str) -> tuple[list[Problem], bool]:
+    """(problems whose answers are the pattern's first group, True), or the problems as they are and False where no answer has
+    the pattern, as in rows that hold plain answers. ConfigError where only some have it."""
+    found = [re.search(pattern, p.answer) for p in problems]
+    answers = [match.group(1) if match else None for match in found]
+    if not any(found):
+        return list(problems), False
+    if None in answers:
+        number = answers.index(None)
+        raise ConfigError(
+            f"{where}, row {number + 1}: answer_pattern {pattern!r} finds no answer in {problems[number].answer[-80:]!r}, and "
+            "finds one in other rows: change the pattern or mend the row"
+        )
+    return [Problem(p.id, p.prompt, (a or "").strip(), p.facts) for p, a in zip(problems, answers, strict=True)], True
 
 
 def with_unique_ids(problems: Iterable[Problem]) -> list[Problem]:

@@ -1,9 +1,11 @@
 """The folder that an evaluation fills, and how it goes on after an interruption.
 
-What is finished is on disk at once and never sampled again. A folder that was begun with other settings, data, weights or
+A finished batch of the transformers engine, a finished problem of vLLM, is on disk as soon as it is judged, and is not sampled
+again once its whole batch is. A folder that was begun with other settings, data, weights or
 versions is refused, with the first difference.
 """
 
+import hashlib
 import importlib.metadata
 import json
 import platform
@@ -11,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import minirl
 from minirl.config import ConfigError, RunError
 from minirl.distributed import Ranks
 
@@ -35,10 +38,16 @@ class Folder:
                 raise ConfigError(f"{self.path} exists and holds no evaluation: choose another --out; nothing was changed")
             return False
         try:
-            before = flat(json.loads(begun.read_text(encoding="utf-8")))
+            tree = json.loads(begun.read_text(encoding="utf-8"))
         except ValueError as error:
             raise ConfigError(f"{begun} cannot be read ({error}): choose another --out") from None
-        now = flat(json.loads(json.dumps(manifest)))
+        for sort in ("models", "benchmarks"):
+            if left := [name for name in tree[sort] if name not in manifest[sort]]:
+                raise ConfigError(
+                    f"{self.path} was begun with the {sort[:-1]} {left[0]!r} too: name it again (what is finished is "
+                    "kept), or choose another --out"
+                )
+        before, now = flat(tree), flat(json.loads(json.dumps(manifest)))
         for key, value in before.items():
             if now.get(key) != value:
                 what = "the data set has changed: " if key.endswith((".sha256", ".rows")) and "benchmarks" in key else ""
@@ -78,9 +87,16 @@ class Folder:
         for path in [p for p in (self.samples, *self.parts()) if p.is_file()]:
             with path.open("rb") as file:
                 start = 0
-                for line in file:
-                    row = json.loads(line)
-                    yield (row["model"], row["benchmark"], row["index"], row["sample"]), row, (path, start)
+                for number, line in enumerate(file, 1):
+                    try:
+                        row = json.loads(line)
+                        key = (row["model"], row["benchmark"], row["index"], row["sample"])
+                    except (ValueError, LookupError, TypeError) as error:
+                        raise ConfigError(
+                            f"{path}, line {number} is damaged ({type(error).__name__}: {error}): remove the line, and its "
+                            "sample is made again"
+                        ) from None
+                    yield key, row, (path, start)
                     start += len(line)
 
     def merge(self, wanted: Sequence[Key]) -> dict[Key, Row]:
@@ -122,8 +138,13 @@ def write_json(path: Path, tree: Any) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and every package that a result can depend on."""
-    found = {"python": platform.python_version()}
+    """Of Python and every package that a result can depend on; "code": a hash of this program itself."""
+    package = Path(minirl.__file__).parent
+    code = hashlib.sha256()
+    for path in [*sorted(package.rglob("*.py")), package.parent / "eval.py"]:
+        if path.is_file():  # an installed package has no script beside it
+            code.update(f"{path.relative_to(package.parent)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    found = {"python": platform.python_version(), "code": code.hexdigest()}
     for name in PACKAGES:
         try:
             found[name] = importlib.metadata.version(name)

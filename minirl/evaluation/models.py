@@ -98,6 +98,11 @@ def prompts_of(model: Model, loaded: Sequence[Loaded], notes: list[str]) -> Prep
     made = {}
     for one in loaded:
         b = one.benchmark
+        if b.chat and not getattr(tokenizer, "chat_template", None):
+            raise ConfigError(
+                f"{b.name}: the tokenizer of {model.label} has no chat template (a base model has none): --set chat=false "
+                "gives it the bare prompt, and --set template='...{problem}...' says how that reads"
+            )
         prompts = encode_prompts(one.problems, tokenizer, b.data_config(), notes, b.name)
         if len(prompts) != len(one.problems):
             raise ConfigError(f"{b.name}: the tokenizer of {model.label} turns some prompts into nothing")

@@ -9,9 +9,9 @@ import numpy as np
 
 from minirl.evaluation.benchmarks import Benchmark, Loaded
 from minirl.evaluation.metrics import bootstrap, interval, mean_intervals, paired_difference, powers, problem_metrics
+from minirl.evaluation.published import PAPER
 
 Row = dict[str, Any]
-PAPER = "arXiv 2605.17333"
 COUNTS = ("right", "wrong", "errors")
 SHOWN = {
     "accuracy": "avg@n", "maj@n": "maj@n", "truncated": "cut", "no_answer": "no answer", "tokens": "tokens",
@@ -99,16 +99,23 @@ def percent(entry: Mapping[str, Any] | None) -> str:
     return f"{100 * entry['mean']:.1f} [{100 * entry['low']:.1f}, {100 * entry['high']:.1f}]"
 
 
-def main_table(results: Row, loaded: Sequence[Loaded]) -> list[list[str]]:
-    """Rows methods, columns benchmarks and their average; percent with 95% intervals."""
+def main_table(results: Row, loaded: Sequence[Loaded], beside: Sequence[Row] = ()) -> list[list[str]]:
+    """Rows methods, columns benchmarks and their average; percent with 95% intervals; `beside`: published rows."""
     benchmarks = [one.benchmark for one in loaded]
     heads = [(b.title or b.name) + ("" if b.metric == "accuracy" else f" {b.metric}") for b in benchmarks]
     averaged = any(results["averages"].values())
     count = sum(b.in_average for b in benchmarks)
     table = [["method", *heads, *([f"average of {count}"] if averaged else [])]]
     for label, found in results["results"].items():
-        cells = [percent(found[b.name]["metrics"][b.metric]) for b in benchmarks]
+        cells = []
+        for one in loaded:
+            entry = found[one.benchmark.name]["metrics"][one.benchmark.metric]
+            fewer = entry["problems"] != len(one.problems) and entry["problems"]
+            cells.append(percent(entry) + f" ({entry['problems']} of {len(one.problems)} problems)" * bool(fewer))
         table.append([label, *cells, *([percent(results["averages"][label])] if averaged else [])])
+    for row in beside:
+        values = [row["values"].get(b.name) for b in benchmarks] + [row["average"]] * averaged
+        table.append([f"paper: {row['model']} {row['method']}", *("–" if v is None else f"{v:.2f}" for v in values)])
     return table
 
 
@@ -132,9 +139,12 @@ def detail_table(results: Row, loaded: Sequence[Loaded]) -> list[list[str]]:
         for one in loaded:
             b, entry = one.benchmark, found[one.benchmark.name]
 
-            def cell(name: str, metrics: Row = entry["metrics"], n: int = b.samples) -> str:
-                value = metrics.get(name.replace("@n", f"@{n}"), {}).get("mean")
-                return "–" if value is None else f"{value:.1f}" if name == "tokens" else f"{100 * value:.1f}"
+            def cell(name: str, metrics: Row = entry["metrics"], n: int = b.samples, whole: int = len(one.problems)) -> str:
+                found = metrics.get(name.replace("@n", f"@{n}"))
+                if not found or found["mean"] is None:
+                    return "–"
+                fewer = f" ({found['problems']})" if found["problems"] != whole else ""
+                return f"{found['mean'] if name == 'tokens' else 100 * found['mean']:.1f}{fewer}"
 
             names = [*SHOWN, *(f"pass@{k}" for k in ks)]
             size = f"{len(one.problems)} x {b.samples}" + ("" if b.temperature else " greedy")
@@ -142,17 +152,16 @@ def detail_table(results: Row, loaded: Sequence[Loaded]) -> list[list[str]]:
     return table
 
 
-def published_table(published: Mapping[str, Mapping[str, Mapping[str, float]]], suites: Sequence[str]) -> list[list[str]]:
-    """The paper's averages of the suites that were evaluated."""
-    table = [["suite", "model", "method", "average"]]
-    for suite in suites:
-        for model, methods in published.get(suite, {}).items():
-            table += [[suite, model, method, f"{value:.2f}"] for method, value in methods.items()]
-    return table
+MARKDOWN = str.maketrans({"|": "\\|", "\n": " ", "\r": " "})
+LATEX = str.maketrans({c: f"\\{c}" for c in "_%&#${}"} | {
+    "\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}",
+    ">": r"\textgreater{}", "|": r"\textbar{}", "–": "--", "\n": " ", "\r": " ",
+})  # fmt: skip
 
 
 def markdown(table: Sequence[Sequence[str]]) -> str:
     """A Markdown table."""
+    table = [[cell.translate(MARKDOWN) for cell in row] for row in table]
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
     lines = ["| " + " | ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) + " |" for row in table]
     return "\n".join([lines[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *lines[1:]])
@@ -160,31 +169,26 @@ def markdown(table: Sequence[Sequence[str]]) -> str:
 
 def latex(table: Sequence[Sequence[str]], caption: str) -> str:
     """A LaTeX table (booktabs)."""
-
-    def escaped(text: str) -> str:
-        for character in ("\\", "_", "%", "&", "#", "$", "{", "}"):
-            text = text.replace(character, f"\\{character}" if character != "\\" else "/")
-        return text.replace("–", "--")
-
-    lines = [" & ".join(map(escaped, row)) + r" \\" for row in table]
+    lines = [" & ".join(cell.translate(LATEX) for cell in row) + r" \\" for row in table]
+    lines = ["{}" * line.startswith("[") + line for line in lines]  # else an option of the line break before it
     body = ["\\toprule", lines[0], "\\midrule", *lines[1:], "\\bottomrule"]
     head = ["\\begin{table}", "\\centering", f"\\begin{{tabular}}{{l{'r' * (len(table[0]) - 1)}}}"]
-    return "\n".join([*head, *body, "\\end{tabular}", f"\\caption{{{escaped(caption)}}}", "\\end{table}"]) + "\n"
+    return "\n".join([*head, *body, "\\end{tabular}", f"\\caption{{{caption.translate(LATEX)}}}", "\\end{table}"]) + "\n"
 
 
-def write_tables(folder: Path, results: Row, loaded: Sequence[Loaded], published: Mapping[str, Any]) -> str:
-    """table.md and table.tex; returns the main table and the differences for the console."""
-    suites = [suite for suite in published if any(suite in one.benchmark.suites for one in loaded)]
-    main, differences = main_table(results, loaded), difference_table(results)
+def write_tables(folder: Path, results: Row, loaded: Sequence[Loaded], beside: Sequence[Row]) -> str:
+    """table.md and table.tex; returns the main table and the differences for the console. beside: published rows."""
+    main, differences = main_table(results, loaded, beside), difference_table(results)
     caption = "Percent, with 95% bootstrap intervals over problems"
+    if beside:
+        caption += f"; paper: as published in {PAPER}, with its sampling and graders"
     parts = [markdown(main)]
     if len(differences) > 1:
         parts += ["Paired differences in points: bootstrap over problems, sign-flip permutation test.", markdown(differences)]
     shown = "\n\n".join(parts)
     parts += ["All metrics, means over problems in percent; tokens are mean lengths, errors are samples without a verdict, "
-              "which count nowhere.", markdown(detail_table(results, loaded))]  # fmt: skip
-    if suites:
-        parts += [f"For reference, averages published in {PAPER}.", markdown(published_table(published, suites))]
+              "which count nowhere. In brackets: the number of problems behind a mean, where it is not all of them.",
+              markdown(detail_table(results, loaded))]  # fmt: skip
     (folder / "table.md").write_text(f"{caption}.\n\n" + "\n\n".join(parts) + "\n", encoding="utf-8")
     tex = latex(main, caption + ".")
     if len(differences) > 1:
@@ -209,13 +213,18 @@ def draw_pass_at_k(path: Path, results: Row, loaded: Sequence[Loaded]) -> None:
         for label, found in results["results"].items():
             metrics = found[one.benchmark.name]["metrics"]
             points = [(int(name[5:]), m) for name, m in metrics.items() if name.startswith("pass@") and m["mean"] is not None]
+            if not points:
+                continue
             ks = [k for k, _ in points]
             axis.plot(ks, [100 * m["mean"] for _, m in points], "o-", markersize=3, label=label)
             axis.fill_between(ks, [100 * m["low"] for _, m in points], [100 * m["high"] for _, m in points], alpha=0.2)
-        axis.set_xscale("log", base=2)
+        if axis.lines:  # a logarithmic axis without a point cannot be drawn
+            axis.set_xscale("log", base=2)
         axis.set_title(one.benchmark.title or one.benchmark.name)
         axis.set_xlabel("k")
         axis.set_ylabel("pass@k, percent")
-    axes.flat[0].legend(fontsize=8)
+    handles, names = next((found for axis in axes.flat if (found := axis.get_legend_handles_labels())[0]), ([], []))
+    if handles:
+        axes.flat[0].legend(handles, names, fontsize=8)
     figure.savefig(path, dpi=110, metadata={"Software": None})
     plt.close(figure)

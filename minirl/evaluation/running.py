@@ -1,7 +1,7 @@
 """Sampling and judging of benchmarks, over all ranks.
 
-A sample depends on the seed, the benchmark, the problem and its number only: neither the number of ranks nor an interruption
-changes a result, bit for bit with the transformers engine on a CPU.
+The randomness of a sample depends on the seed, the benchmark, the problem and its number only. With the transformers engine
+on a CPU neither the number of ranks nor an interruption changes a bit: they change no batch.
 """
 
 import json
@@ -27,6 +27,8 @@ from minirl.rollout import Engine, Sample, Sampling
 from minirl.rollout.sampler import EVALUATION, stable_seed
 from minirl.verify import Verdict
 from minirl.verify.pool import VerifierPool
+
+TERMINAL, LOG = 1.0, 30.0  # seconds between two states of a progress bar
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,8 @@ def chunks(prompts: Sequence[Prompt], width: int) -> list[list[int]]:
 def sample_benchmark(
     engine: Engine, prepared: Prepared, one: Loaded, judge: Judge, finished: set[Key], o: Namespace, ranks: Ranks
 ) -> Row:
-    """Samples this rank's unfinished problems and has them judged. Returns tokens and seconds, of all ranks."""
+    """Samples this rank's unfinished problems and has them judged. Returns the samples made now, of how many, with
+    their tokens and seconds, of all ranks."""
     b, prompts = one.benchmark, prepared.prompts[one.benchmark.name]
     # vLLM mixes requests as it likes; the other engine's batches must not depend on what is finished.
     width = 1 if o.engine == "vllm" else max(1, o.max_sequences // b.samples)
@@ -115,20 +118,43 @@ def sample_benchmark(
     sampling = Sampling(b.samples, b.temperature, b.max_tokens, b.top_p, b.top_k)
     seeds = [stable_seed(o.seed, EVALUATION, zlib.crc32(b.name.encode()), one.indices[i]) for i in mine]
     start, tokens = time.perf_counter(), 0
+    sampled = 0  # of samples that are not finished too, as the engine tells them
     title = f"{judge.model} {b.name}" + (f" (rank 0 of {ranks.size})" if ranks.size > 1 else "")
-    slow = 1.0 if sys.stderr.isatty() else 30.0  # seconds between two lines of a log
-    with tqdm(total=len(mine) * b.samples, desc=title, unit="sample", disable=not ranks.main, mininterval=slow) as bar:
+    slow = TERMINAL if sys.stderr.isatty() else LOG
+    bar = tqdm(total=len(mine) * b.samples, desc=title, unit="sample", disable=not ranks.main, mininterval=slow, miniters=0)
+
+    def show(count: int) -> None:
+        nonlocal sampled
+        sampled += count
+        bar.set_postfix_str(pace(sampled, tokens, bar.total - bar.n, b.max_tokens, time.perf_counter() - start), refresh=False)
+        bar.update(0)
+
+    engine.progress = show
+    with bar:
         for place, samples in engine.generate([prompts[i].ids for i in mine], sampling, seeds):
             i = mine[place]
             judge.submit([response_of(i, j, prompts[i], sample, prepared.tokenizer) for j, sample in enumerate(samples)])
             judge.flush()
             tokens += sum(len(sample.ids) for sample in samples)
-            bar.set_postfix_str(f"{tokens / (time.perf_counter() - start):,.0f} tokens/s", refresh=False)
             bar.update(len(samples))
         judge.flush(wait=True)
     seconds = max(ranks.gather([time.perf_counter() - start]))
     tokens = sum(ranks.gather([tokens]))
-    return {"tokens": tokens, "seconds": round(seconds, 2), "tokens_per_second": round(tokens / max(seconds, 1e-9), 1)}
+    made = sum(len(chunk) for chunk in unfinished) * b.samples
+    rate = round(tokens / max(seconds, 1e-9), 1)
+    return {"samples": made, "of": len(prompts) * b.samples, "tokens": tokens, "seconds": round(seconds, 2),
+            "tokens_per_second": rate}  # fmt: skip
+
+
+def pace(sampled: int, finished: int, left: int, longest: int, seconds: float) -> str:
+    """'1,024 tokens/s, at most 10:00 more': what the bar says while no sample is finished.
+
+    sampled: tokens so far; finished: those of finished samples; left: samples that are not, of up to `longest` tokens each.
+    """
+    rate = sampled / max(seconds, 1e-9)
+    if not rate:
+        return ""
+    return f"{rate:,.0f} tokens/s, at most {tqdm.format_interval(max(0, left * longest - (sampled - finished)) / rate)} more"
 
 
 def response_of(place: int, number: int, prompt: Prompt, sample: Sample, tokenizer: Any) -> Response:

@@ -1,6 +1,6 @@
 """What a rollout is, and what every engine that samples them promises."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -42,6 +42,7 @@ class Engine(Protocol):
 
     version: int
     ranks_per_engine: int
+    progress: Callable[[int], None]  # called while it samples, with the number of tokens since the last call
 
     def generate(
         self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[int], keep: int | None = None

@@ -76,6 +76,7 @@ class TransformersEngine:
         self.autocast = autocast
         self.stop_ids = torch.tensor(sorted(stop_ids))
         self.version, self.ranks_per_engine = 0, 1
+        self.progress: Callable[[int], None] = lambda tokens: None
 
     def sync(self, policy: Any) -> None:
         """The weights are the policy's own: only its version is new."""
@@ -145,6 +146,7 @@ class TransformersEngine:
             token, log_prob = draw(logits, uniform[alive, t], sampling)
             open_rows = alive[~done]
             tokens[open_rows, t], log_probs[open_rows, t] = token[~done], log_prob[~done]
+            self.progress(len(open_rows))
             ended = ~done & torch.isin(token, stop_ids)
             lengths[alive[ended]] = t + 1
             done |= ended | (t + 1 >= lengths[alive])

@@ -10,7 +10,7 @@ import contextlib
 import gc
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +116,7 @@ class VllmEngine:
         self.model = self.engine.model_executor.driver_worker.worker.model_runner.model
         mask_ids_beyond(self.model, policy.vocabulary)
         self.asleep, self.requests, self.version = False, 0, 0
+        self.progress: Callable[[int], None] = lambda tokens: None
         self.sync(policy)
 
     def generate(
@@ -132,7 +133,9 @@ class VllmEngine:
             name = str(self.requests)
             self.requests += 1
             open_requests[i] = self.engine.add_request(name, {"prompt_token_ids": prompt}, self.parameters(sampling, seed))
+        scheduler = self.engine.engine_core.engine_core.scheduler
         while missing and self.engine.has_unfinished_requests():
+            self.progress(scheduler.get_request_counts()[0])  # what runs gets a token; that which starts now is not counted
             # The request's name is its number; 0.32 appends a random suffix.
             finished = {int(o.request_id.split("-")[0]) - begin: o.outputs for o in self.step() if o.finished}
             for place in sorted(finished):

@@ -77,6 +77,27 @@ def test_a_pooling_that_is_not_known_is_refused(tmp_path):
         Embedder(str(tmp_path / "m"))
 
 
+def pipeline(folder, *types, longest=None):
+    shutil.copytree(tiny.FOLDER, folder)
+    modules = [{"path": f"{i}_{t}", "type": f"sentence_transformers.models.{t}"} for i, t in enumerate(types)]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    if longest:
+        (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": longest}))
+    return Embedder(str(folder))
+
+
+def test_a_model_with_more_modules_than_are_known_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"has a module sentence_transformers\.models\.Dense; known are Transformer, Pooling"):
+        pipeline(tmp_path / "m", "Transformer", "Pooling", "Dense", "Normalize")
+
+
+def test_texts_are_cut_where_the_model_says(tmp_path):
+    embedder = pipeline(tmp_path / "m", "Transformer", "Pooling", "Normalize", longest=4)
+    one, other = embedder(["1234", "123456"])
+    assert (embedder.longest, embedder.cut) == (4, 1)
+    assert one @ other == pytest.approx(1)
+
+
 @minilm
 def test_a_sentence_model_knows_meanings_and_not_numbers(embedder):
     texts = ["A cat sleeps on the sofa.", "A kitten naps on the couch.", "The tax rate rose in May."]

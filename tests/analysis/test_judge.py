@@ -208,14 +208,36 @@ def test_a_little_garbage_is_left_out_and_reported(ask, server, capsys):
     assert "12 pairs, 2 without a verdict and left out" in capsys.readouterr().out
 
 
+def test_odd_usage_and_half_a_character_do_not_end_what_is_paid_for(ask, server):
+    message = {"content": "\ud83d VERDICT: SAME"}
+    server.script = [{"choices": [{"message": message}], "usage": usage} for usage in (7, ["x"], None)]
+    code, found = ask()
+    assert (code, found["unjudged"]["m"]) == (0, {})
+    assert [j["answer"] for j in found["judgements"]][:3] == ["? VERDICT: SAME"] * 3
+    assert found["usage"]["prompt_tokens"] == 9 * 100, "of the answers that say it"
+    assert ask()[1]["usage"]["prompt_tokens"] == 0, "all of it was kept"
+
+
+def test_an_error_whose_text_breaks_off_is_tried_again(server, tmp_path, monkeypatch):
+    endpoint = judge.Endpoint(server.url, "m", "", tmp_path / "c", 1.0, 2, {})
+    send = BaseHTTPRequestHandler.send_header
+    monkeypatch.setattr(Handler, "send_header", lambda self, name, value: send(
+        self, *(("Transfer-Encoding", "chunked") if name == "Content-Length" else (name, value))))  # fmt: skip
+    monkeypatch.setattr(Handler, "protocol_version", "HTTP/1.1")
+    server.always = 503  # its text is no chunk, so reading it fails
+    with pytest.raises(judge.Unanswered, match="HTTP 503, 3 tries"):
+        endpoint.post(endpoint.request("<attempt_1>a</attempt><attempt_2>b</attempt>")[1])
+
+
 @pytest.mark.parametrize(
     ("always", "message"),
     [
         ("yes", "12 x garbage: no verdict; 'yes'"),
         (401, r"answers 401: .*--key-variable"),
         (404, "answers 404"),
-        (500, "10 requests in a row failed: HTTP 500, 2 tries"),
-        ("slow", "10 requests in a row failed: timeout, 2 tries"),
+        (500, r"10 requests in a row without a usable answer \(failed: HTTP 500, 2 tries\)"),
+        ("slow", r"10 requests in a row without a usable answer \(failed: timeout, 2 tries\)"),
+        (b"<html>", r"10 requests in a row without a usable answer \(garbage: not a chat completion\)"),
     ],
 )
 def test_an_endpoint_that_is_of_no_use_ends_with_exit_code_2(always, message, ask, server, capsys):

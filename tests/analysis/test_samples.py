@@ -3,7 +3,7 @@ import json
 import pytest
 
 from minirl.analysis.__main__ import main
-from minirl.analysis.samples import TRAINING, answered, load
+from minirl.analysis.samples import TRAINING, answered, before_and_after, load
 from minirl.config import ConfigError
 
 from .evaluations import rows, write
@@ -95,6 +95,30 @@ def test_bad_input_is_one_sentence_and_exit_code_2(arguments, message, tmp_path,
     assert main([*arguments.split(), "--out", "out"]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"sha256": "b"}, "sha256 is a of base, b of new"),
+        ({"temperature": 1.0}, "temperature is 0.7 of base, 1.0 of new"),
+        ({"samples": 8}, "samples is 4 of base, 8 of new"),
+        ({}, ""),
+        ({"temperature": 1.0, "engine": "none"}, ""),  # responses of somebody else: nobody knows
+    ],
+)
+def test_evaluations_that_differ_in_data_or_sampling_are_not_compared(change, said, tmp_path):
+    for name, changes in (("base", {}), ("new", change)):
+        write(tmp_path / name, rows(name, [["a", "right"]]))
+        record = {"sha256": "a", "samples": 4, "temperature": 0.7} | changes
+        found = {"engine": {"name": record.pop("engine", "vllm")}, "benchmarks": {"tests": record}}
+        (tmp_path / name / "results.json").write_text(json.dumps(found))
+    models = load([str(tmp_path / "base"), str(tmp_path / "new")])
+    if said:
+        with pytest.raises(ConfigError, match=f"cannot be compared on tests: {said}"):
+            before_and_after(models, "base", [])
+    else:
+        assert before_and_after(models, "base", [])[0] == "base"
 
 
 def test_rollouts_of_training_are_no_evaluation_before_and_after(tmp_path):

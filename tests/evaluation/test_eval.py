@@ -19,7 +19,8 @@ import pytest
 import eval as program
 from benchmarks.kill_resume import free_port
 from minirl import tiny
-from minirl.evaluation import benchmarks, hub_rows, responses
+from minirl.evaluation import benchmarks, hub_rows, responses, running
+from minirl.evaluation.folder import versions
 from minirl.evaluation.metrics import paired_difference, pass_at_k
 from minirl.verify.pool import VerifierPool
 from tests.conftest import ROOT
@@ -74,6 +75,9 @@ def test_the_folder_holds_what_its_contract_says(one):
     record = found["benchmarks"]["arithmetic"]
     assert (record["rows"], record["problems"], record["temperature"], record["max_tokens"]) == (512, 32, 1.0, 12)
     assert found["versions"]["torch"]
+    assert found["versions"]["code"] == versions()["code"]
+    timing = json.loads((one / "timing.json").read_text())["embedded"]["arithmetic"]
+    assert (timing["samples"], timing["of"]) == (128, 128)
 
 
 def test_metrics_are_those_of_the_samples(one):
@@ -88,6 +92,18 @@ def test_metrics_are_those_of_the_samples(one):
     assert shown in (one / "table.md").read_text()
     assert shown in (one / "table.tex").read_text()
     assert (one / "pass_at_k.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_bar_moves_before_a_sample_is_finished(tmp_path, capsys, monkeypatch):
+    assert running.pace(1000, 600, 3, 500, 2.0) == "500 tokens/s, at most 00:02 more"  # 3 * 500 - 400 tokens are left
+    monkeypatch.setattr(running, "LOG", 0.0)
+    counts = []
+    show = running.pace
+    monkeypatch.setattr(running, "pace", lambda sampled, *more: counts.append(sampled) or show(sampled, *more))
+    options = ["embedded", "--benchmark", "arithmetic", "--limit", 8, "--samples", 2]
+    assert run(*options, "--out", tmp_path / "out") == 0
+    assert re.search(r" 0/16 .* tokens/s, at most \d\d:\d\d more", capsys.readouterr().err)
+    assert counts[-1] == sum(r["tokens"] for r in samples(tmp_path / "out")), "every token is told once"
 
 
 def test_a_limit_changes_no_sample_and_another_seed_changes_them(one, tmp_path):
@@ -145,6 +161,12 @@ def sharded_folder(tmp_path):
     return folder
 
 
+def bare_folder(tmp_path):
+    shutil.copytree(tiny.FOLDER, tmp_path / "bare")
+    (tmp_path / "bare" / "chat_template.jinja").unlink()
+    return tmp_path / "bare"
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -154,6 +176,16 @@ def sharded_folder(tmp_path):
         (["embedded", "--benchmark", "arithmetic", "--skip", "arithmetic"], "no benchmark is chosen"),
         (["embedded", "--benchmark", "arithmetic", "--limit", "0"], "--limit must be at least 1"),
         (["embedded", "--benchmark", "arithmetic", "--k", "17"], "--k 17 is not between 1 and the number of samples (16"),
+        (["embedded", "--benchmark", "arithmetic", "--k", "0"], "--k must be at least 1, not 0"),
+        (["embedded", "--benchmark", "arithmetic", "--max-tokens", "0"], "max_tokens must be at least 1, not 0"),
+        (["{bare}", "--benchmark", "arithmetic"], "no chat template (a base model has none): --set chat=false"),
+        (["embedded", "--data", "{null}"], "row 2 has no value in 'answer': mend"),
+        (["embedded", "--data", "{blank}"], "row 2 has an empty answer"),
+        (["embedded", "--data", "{silent}"], "row 1 has an empty problem"),
+        (["embedded", "--data", "{null}", "--set", "answer_pattern='('"], "'(' is no regular expression"),
+        (["embedded", "--data", "{null}", "--set", "answer_pattern=x"], "'x' has no group"),
+        (["embedded", "--benchmark", "arithmetic", "--set", "answer_pattern=(x)"], "answer_pattern needs rows with answers"),
+        (["embedded", "--data", "{marked}", "--set", "answer_pattern='# (.+)'"], "row 2: answer_pattern '# (.+)' finds no"),
         (["embedded", "--benchmark", "arithmetic", "--greedy", "--k", "2"], "--k 2 is not between 1 and the number of samples"),
         (["embedded", "--benchmark", "arithmetic", "--set", "metric=pass@8", "--samples", "4"], "needs at least 8 samples"),
         (["embedded", "--benchmark", "arithmetic", "--set", "grade=exact"], "unknown key 'grade'; known are title"),
@@ -179,11 +211,18 @@ def test_bad_input_is_one_sentence_and_exit_code_2(arguments, sentence, tmp_path
     places = {
         "{broken}": broken_folder(tmp_path),
         "{sharded}": None,
+        "{bare}": None,
+        "{null}": jsonl(tmp_path / "null.jsonl", [{"problem": "q", "answer": "1"}, {"problem": "r", "answer": None}]),
+        "{blank}": jsonl(tmp_path / "blank.jsonl", [{"problem": "q", "answer": "1"}, {"problem": "r", "answer": " "}]),
+        "{silent}": jsonl(tmp_path / "silent.jsonl", [{"problem": " ", "answer": "1"}]),
+        "{marked}": jsonl(tmp_path / "marked.jsonl", [{"problem": "q", "answer": "# 1"}, {"problem": "r", "answer": "2"}]),
         "{columns}": jsonl(tmp_path / "columns.jsonl", [{"question": "1+1", "result": "2"}]),
         "{empty}": jsonl(tmp_path / "empty.jsonl", []),
     }
     if "{sharded}" in arguments:
         places["{sharded}"] = sharded_folder(tmp_path)
+    if "{bare}" in arguments:
+        places["{bare}"] = bare_folder(tmp_path)
     arguments = [str(places.get(a, a)) for a in arguments]
     assert run(*arguments, "--out", tmp_path / "out") == 2
     said = capsys.readouterr().err
@@ -215,6 +254,27 @@ def test_a_changed_data_set_is_noticed(tmp_path, capsys):
     assert "has 3 rows" in benchmarks.load(benchmarks.read_records(record)["mine"], None, None).notes[0]
 
 
+def test_a_file_that_is_named_is_read_whatever_lies_in_the_data_folder(tmp_path, monkeypatch):
+    (tmp_path / "dd").mkdir()
+    jsonl(tmp_path / "dd" / "clash.jsonl", [{"problem": "theirs", "answer": "1"}])
+    jsonl(tmp_path / "clash.jsonl", [{"problem": "mine", "answer": "2"}])
+    monkeypatch.chdir(tmp_path)
+    assert benchmarks.load(benchmarks.from_file("clash.jsonl"), tmp_path / "dd", None).problems[0].prompt == "mine"
+
+
+def test_a_changed_verifier_of_the_user_is_noticed(tmp_path, capsys):
+    reward = tmp_path / "reward.py"
+    reward.write_text("def judge(problem, response, rollout):\n    return 1.0\n")
+    data = jsonl(tmp_path / "mine.jsonl", [{"problem": "q", "answer": "1"}])
+    theirs = jsonl(tmp_path / "theirs.jsonl", [{"index": 0, "response": "x"}])
+    options = ["--data", data, "--responses", theirs, "--set", f"verifier={reward}:judge", "--out", tmp_path / "out"]
+    assert run(*options) == 0
+    assert results(tmp_path / "out")["results"]["theirs"]["mine"]["counts"]["right"] == 1
+    reward.write_text("def judge(problem, response, rollout):\n    return 0.0\n")
+    assert run(*options) == 2
+    assert "benchmarks.mine.verifier_sha256" in capsys.readouterr().err
+
+
 # ---- given responses ---------------------------------------------------------------------------------------------------------
 
 
@@ -240,6 +300,9 @@ def test_given_responses_two_models_and_an_error_that_is_no_wrong_answer(tmp_pat
     assert a["metrics"]["accuracy"]["problems"] == 5
     assert b["metrics"]["accuracy"]["mean"] == pytest.approx(5 / 6)
     assert a["metrics"]["tokens"]["mean"] is None, "nobody said how long they were"
+    table = (tmp_path / "out" / "table.md").read_text()
+    assert re.search(r"\| a +\| 40\.0 \[[\d., ]+\] \(5 of 6 problems\) \|", table), "the number behind it is said"
+    assert re.search(r"\| a +\| mine +\| 6 x 1 +\| 40\.0 \(5\) ", table)
     (difference,) = found["comparisons"]
     x, y = np.array([1, 0, 1, 0, 0, np.nan]), np.array([1, 1, 1, 0, 1, 1.0])
     assert difference["problems"] == 5, "the same problems for both"
@@ -252,6 +315,54 @@ def test_given_responses_two_models_and_an_error_that_is_no_wrong_answer(tmp_pat
     with theirs.open("a") as file:
         file.write(json.dumps({"model": "a", "problem": "p0", "response": "0"}) + "\n")
     assert run(*options[:-1], tmp_path / "uneven") == 2
+
+
+def test_without_a_verdict_the_reason_is_said_and_the_exit_code_is_1(tmp_path, capsys):
+    reward = tmp_path / "reward.py"
+    reward.write_text("def judge(problem, response, rollout):\n    raise OSError('no judge today')\n")
+    data = jsonl(tmp_path / "mine.jsonl", [{"problem": "q", "answer": "1"}])
+    theirs = jsonl(tmp_path / "theirs.jsonl", [{"index": 0, "response": "x"}])
+    options = ["--data", data, "--responses", theirs, "--set", f"verifier={reward}:judge", "--out", tmp_path / "out"]
+    assert run(*options) == 1
+    said = capsys.readouterr()
+    assert "1 samples have no verdict" in said.out
+    assert re.search("no response of theirs to mine has a verdict, the first because of .*no judge today", said.err)
+    assert (tmp_path / "out" / "pass_at_k.png").read_bytes().startswith(b"\x89PNG")
+    # Samples that could be judged are kept and can be judged again.
+    reward.write_text("def judge(problem, response, rollout):\n    return 1.0\n")
+    options = ["--data", data, "--responses", tmp_path / "out" / "samples.jsonl", "--set", f"verifier={reward}:judge"]
+    assert run(*options, "--out", tmp_path / "again") == 0
+
+
+def test_a_model_that_is_not_named_again_and_a_damaged_line(tmp_path, capsys):
+    data = jsonl(tmp_path / "mine.jsonl", [{"problem": "q", "answer": "1"}])
+    answers = [{"index": 0, "response": "\\boxed{1}", "model": model} for model in ("v1.5", "b")]
+    both, one = jsonl(tmp_path / "both.jsonl", answers), jsonl(tmp_path / "one.jsonl", answers[1:])
+    out = tmp_path / "out"
+    assert run("--data", data, "--responses", both, "--out", out) == 0
+    assert run("--data", data, "--responses", one, "--out", out) == 2
+    assert "was begun with the model 'v1.5' too: name it again" in capsys.readouterr().err
+    line = (out / "samples.jsonl").read_text().splitlines()[0]
+    (out / "samples.jsonl").write_text(f"{line}\n{line[:50]}\n")
+    assert run("--data", data, "--responses", both, "--out", out) == 2
+    assert re.search(r"samples\.jsonl, line 2 is damaged \(JSONDecodeError: .*\): remove the line", capsys.readouterr().err)
+    (out / "samples.jsonl").write_text(f"{line}\n")
+    assert run("--data", data, "--responses", both, "--out", out) == 0
+    assert [r["model"] for r in samples(out)] == ["v1.5", "b"]
+
+
+def test_odd_rows_are_spoken_of_and_named_by_their_place(tmp_path):
+    rows = [{"id": None, "problem": "q", "answer": "3"}, {"id": "", "problem": "q ", "answer": "3"},
+            {"id": ["l"], "problem": "r", "answer": "what=1+"}]  # fmt: skip
+    loaded = benchmarks.load(benchmarks.from_file(str(jsonl(tmp_path / "odd.jsonl", rows))), None, None)
+    assert [p.id for p in loaded.problems] == ["1", "2", "3"]
+    assert "odd: 1 of 3 problems are repetitions; each counts" in loaded.notes
+    assert any("1 of 3 odd problems have a gold answer that only the same text will match: 3:" in note for note in loaded.notes)
+    # A pattern that no answer has is said, unless the text is known to be right without it.
+    b = benchmarks.record("odd", {"answer_pattern": "#(.+)"}, loaded.benchmark)
+    assert any("answer_pattern '#(.+)' is in no answer" in note for note in benchmarks.load(b, None, None).notes)
+    known = benchmarks.record("odd", {"sha256": loaded.sha256}, b)
+    assert not any("answer_pattern" in note for note in benchmarks.load(known, None, None).notes)
 
 
 def test_samples_can_be_judged_again(one, tmp_path):
@@ -267,7 +378,9 @@ def test_samples_can_be_judged_again(one, tmp_path):
 def test_gold_answers_of_every_mathematics_benchmark_are_right():
     known = benchmarks.read_records(program.CONFIG)
     loaded = [benchmarks.load(b, DATA, None) for n, b in known.items() if "math" in b.suites and n != "amc2024"]
-    assert [one.notes for one in loaded] == [[]] * 8
+    notes = [note for one in loaded for note in one.notes]
+    assert len(notes) == 1
+    assert "2 of 675 olympiadbench problems have a gold answer that only the same text will match" in notes[0]
     kept, given = responses.canonical(loaded)
     assert sum(len(one.problems) for one in kept) == 30 * 4 + 40 + 675 + 500 + 1319
     with VerifierPool("math", {"grader": "exact", "answer": "boxed"}) as pool:

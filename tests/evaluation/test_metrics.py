@@ -1,6 +1,7 @@
 """The mathematics of evaluations against counting, enumeration and simulation."""
 
 import itertools
+import time
 from collections import Counter
 from fractions import Fraction
 from math import comb
@@ -69,6 +70,18 @@ def test_majority_is_the_mean_over_all_draws(right, wrong, silent, data):
     if n:
         k = data.draw(st.integers(1, n))
         assert majority_at_k(right, wrong, silent, k) == pytest.approx(brute_majority(right, wrong, silent, k), abs=1e-12)
+
+
+def test_many_different_answers_cost_no_more_than_few_and_stay_exact():
+    start = time.perf_counter()
+    n, right = 1024, 24
+    for k in (2, 3):  # by hand: all drawn answers are different, unless the right one is drawn twice
+        ways = [comb(right, t) * comb(n - right, k - t) for t in range(k + 1)]
+        win = sum(ways[2:]) + ways[1] / k  # one right vote ties with k - 1 others
+        assert majority_at_k(right, [1] * (n - right), 0, k) == pytest.approx(win / comb(n, k), abs=1e-12)
+    assert majority_at_k(1, [1] * (n - 1), 0, n) == pytest.approx(1 / n, abs=1e-12)
+    assert majority_at_k(right, [1] * (n - right), 0, 512) == pytest.approx(1.0, abs=1e-3)
+    assert time.perf_counter() - start < 4
 
 
 def test_majority_by_hand():

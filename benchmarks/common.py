@@ -56,6 +56,12 @@ def random_model(folder: Path, shape: str, dtype: str = "bfloat16") -> Path:
     return folder
 
 
+def environment(**changes: str) -> dict[str, str]:
+    """Of a child process: this checkout before whatever the caller's PYTHONPATH has, one thread unless the caller says more."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": path, **changes}
+
+
 def machine() -> dict[str, Any]:
     """What the numbers were measured on."""
     import torch

@@ -1,22 +1,27 @@
 #!/usr/bin/env bash
-# All that only a GPU can show, one after another: benchmarks/gpu_all.sh OUT [PYTHON WITH TRL]
-# Tests of the packed attention's kernel, the smoke run, the race against TRL, the update alone, scaling. About two hours on one
-# H200. Tables are printed and kept in OUT/*.txt, JSON lines in OUT/results.jsonl; a part that fails does not stop the others.
+# All that only a GPU can show, one after another: benchmarks/gpu_all.sh OUT [PYTHON WITH TRL [PART ...]]
+# Parts, all unless named: tests (the packed attention's kernel), smoke, race (against TRL), update (the update alone), scaling.
+# About two hours on one H200. Tables are printed and kept in OUT/*.txt, JSON lines in OUT/results.jsonl; a part that fails does
+# not stop the others. Packages outside the interpreter: put their folder on PYTHONPATH.
 set -u
-out=${1:?folder for the results}
+out=$(mkdir -p "${1:?folder for the results}" && cd "$1" && pwd)
 peer=${2:-python}
-mkdir -p "$out"
+shift $(($# < 2 ? $# : 2))
+parts=${*:-tests smoke race update scaling}
 cd "$(dirname "$0")/.."
-export PYTHONPATH="$PWD"
+export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
+python -c 'import sys, torch; sys.exit(0 if torch.cuda.is_available() else "torch sees no GPU")' || exit 1
 failed=0
 part() {
     local name=$1
     shift
+    [[ " $parts " == *" $name "* ]] || return
     echo "== $name: $*"
     "$@" 2>"$out/$name.err" | tee "$out/$name.txt"
     [ "${PIPESTATUS[0]}" -eq 0 ] || { echo "$name FAILED, see $out/$name.err"; failed=1; }
 }
-part tests python -m pytest -q tests/test_scoring.py -k gpu
+# Needs pytest and hypothesis, of minirl[test].
+part tests python -m pytest -q -o addopts= tests/test_scoring.py -k gpu
 part smoke python benchmarks/gpu_smoke.py --out "$out/smoke"
 part race python benchmarks/race_trl.py --results "$out/results.jsonl" --peer-python "$peer"
 part update python -m benchmarks.update --results "$out/results.jsonl"

@@ -27,7 +27,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.common import ROOT, random_model
+from benchmarks.common import ROOT, environment, random_model
 
 STEPS = 4
 # prompts, samples, tokens a response, model shape
@@ -37,14 +37,15 @@ SHORTEST = 500 / 512  # mean length of the responses, as a share of the limit
 
 
 class Memory(threading.Thread):
-    """Polls the largest memory in use on the first GPU, MiB, while it runs."""
+    """Polls the largest memory in use on the GPU that a process would take first, MiB, while it runs."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self.peak, self.stop = 0, False
 
     def run(self) -> None:
-        query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
+        first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+        query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", f"--id={first}"]
         while not self.stop:
             try:
                 self.peak = max(self.peak, int(subprocess.run(query, capture_output=True, text=True, check=True).stdout))
@@ -58,9 +59,8 @@ def train(folder: Path, name: str, options: list[str], launcher: list[str]) -> d
     memory, begin = Memory(), time.perf_counter()
     memory.start()
     command = [*launcher, str(ROOT / "train.py"), *options, "--run-dir", str(folder / name)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
     with (folder / f"{name}.log").open("w") as log:
-        done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False, env=environment)
+        done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False, env=environment())
     memory.stop = True
     if done.returncode:
         print(f"{name}: exit code {done.returncode}\n{(folder / f'{name}.log').read_text()[-3000:]}")

@@ -23,8 +23,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.common import environment
 
 WARM = 2  # steps that are dropped
 
@@ -256,15 +257,14 @@ class Program:
         os.set_inheritable(ours[0], True)
         os.set_inheritable(theirs[1], True)
         work = work | {"commands": ours[0], "answers": theirs[1], "run": f"run-{name}-{random.randrange(10**9)}"}
-        environment = os.environ | {
-            "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT),
-            "TOKENIZERS_PARALLELISM": "false",
-        }  # fmt: skip
+        variables = environment(
+            OMP_NUM_THREADS=str(threads), OMP_WAIT_POLICY="passive", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false"
+        )
         self.log = Path(work["folder"]) / f"{name}.log"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 [python, __file__, "--worker", name, json.dumps(work)], pass_fds=(ours[0], theirs[1]), stdout=log, stderr=log,
-                env=environment,
+                env=variables,
             )  # fmt: skip
         os.close(ours[0])
         os.close(theirs[1])

@@ -7,7 +7,6 @@ Calculated (--paper: only that): Qwen3-8B on 8 and 64 H200, from pieces measured
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import ROOT, finish, random_model, table
+from benchmarks.common import ROOT, environment, finish, random_model, table
 
 BASE = {"prompts": 16, "samples": 8, "longest": 16, "ranks": 1}
 
@@ -78,9 +77,8 @@ def measure(folder: Path, size: dict[str, int], gpu: bool) -> dict[str, Any]:
     launcher = [sys.executable]
     if size["ranks"] > 1:
         launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(size["ranks"])]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     command = [*launcher, str(ROOT / "train.py"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
     if done.returncode:
         sys.exit(f"scaling.py: train.py failed at {size}:\n{done.stdout[-1000:]}{done.stderr[-2000:]}")
     steps = [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()][2:]

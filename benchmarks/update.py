@@ -19,7 +19,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import ROOT, finish, random_model, table
+from benchmarks.common import ROOT, environment, finish, random_model, table
 
 PROMPT, SAMPLES = 64, 8
 
@@ -63,6 +63,7 @@ def measure(work: dict[str, Any]) -> None:
             f"--model.path={work['model']}", f"--model.attention={work['attention']}",
             f"--model.dtype={'bfloat16' if gpu else 'float32'}", f"--model.compile={str(work['compile']).lower()}",
             f"--model.gradient_checkpointing={str(work['checkpointing']).lower()}", "--algorithm.estimator=grpo",
+            "--rollout.engine=vllm",
             f"--optimizer.micro_batch_tokens={work['budget']}", f"--rollout.prompts={len(groups)}",
             f"--algorithm.mini_batch_prompts={len(groups)}", "--optimizer.lr=1e-6",
         ]
@@ -137,7 +138,6 @@ def main() -> None:
         launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", zero, "--num_processes", "1"]
         launchers["zero3"] = launch
     rows: list[dict[str, Any]] = []
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     with tempfile.TemporaryDirectory(prefix="update-") as folder:
         answer = Path(folder) / "answer.json"
         for shape in shapes:
@@ -159,7 +159,7 @@ def main() -> None:
                     }  # fmt: skip
                     answer.unlink(missing_ok=True)
                     command = [*launcher, str(ROOT / "benchmarks" / "update.py"), "--worker", json.dumps(work)]
-                    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+                    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
                     if not answer.exists():
                         print(f"{row}: failed\n{done.stderr[-1500:]}", file=sys.stderr)
                         row |= dict.fromkeys(("tokens", "s", "tokens/s", "TFLOP/s", "peak GiB", "waste", "MFU"), float("nan"))
@@ -171,6 +171,7 @@ def main() -> None:
     if not options.json:
         print(table(rows))
     finish("update", rows, options.results, options.json)
+    sys.exit(any(row["s"] != row["s"] for row in rows))  # a row that failed
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import sys
 import warnings
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -40,6 +41,9 @@ class Ranks:
         from accelerate.utils import InitProcessGroupKwargs
 
         gpu = torch.cuda.is_available()
+        # Ranks wait for the one whose responses are longest and take longest to verify; the backends give up after 10 minutes.
+        # A rank that is dead ends the others through the launcher.
+        patience: dict[str, Any] = {"timeout": timedelta(hours=2)}
         if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
             if importlib.util.find_spec("deepspeed") is None:
                 raise ConfigError(
@@ -50,19 +54,22 @@ class Ranks:
             old = r"`torch\.distributed\.(all_gather_into_tensor|reduce_scatter_tensor)` is deprecated"
             warnings.filterwarnings("ignore", old, FutureWarning)
             # On a CPU it must be told the backend, and not be told that there is no GPU: that would turn DeepSpeed off.
-            handlers = [] if gpu else [InitProcessGroupKwargs(backend="gloo")]
+            handlers = [InitProcessGroupKwargs(**patience, **({} if gpu else {"backend": "gloo"}))]
             precision = "bf16" if dtype == "bfloat16" else "no"
             self.accelerator = Accelerator(mixed_precision=precision, kwargs_handlers=handlers)
             self.zero: int | None = self.accelerator.state.deepspeed_plugin.zero_stage
         else:
             # Told that there is no GPU, accelerate picks gloo and DDP over CPUs; left alone, it thinks it is a single process.
             # Precision is the policy's affair: accelerate would wrap the trainer's forward pass, and not the sampler's.
-            self.accelerator = Accelerator(cpu=not gpu, mixed_precision="no")
+            handlers = [InitProcessGroupKwargs(**patience)]
+            self.accelerator = Accelerator(cpu=not gpu, mixed_precision="no", kwargs_handlers=handlers)
             self.zero = None
         if self.accelerator.num_processes != asked:
             raise ConfigError(f"the launcher started {asked} processes but accelerate sees {self.accelerator.num_processes}")
         self.rank, self.size = self.accelerator.process_index, self.accelerator.num_processes
-        self.main, self.device = self.rank == 0, self.accelerator.device
+        self.main = self.rank == 0
+        # By number: in a plain process accelerate's own is "cuda" without one.
+        self.device = torch.device("cuda", torch.cuda.current_device()) if gpu else self.accelerator.device
         self.gpu_gib = torch.cuda.get_device_properties(self.device).total_memory / 2**30 if gpu else None
 
     def gather(self, items: list[Any]) -> list[Any]:

@@ -95,6 +95,18 @@ def load_model(config: ModelConfig) -> Any:
             raise ConfigError(
                 f"model.path={config.path!r} transforms its logits ({name}), which the log-prob head does not know yet"
             )
+    if type(output := model.get_output_embeddings()) is not torch.nn.Linear:
+        raise ConfigError(f"model.path={config.path!r} has an output layer that is no linear one: {type(output).__name__}")
+    return with_exact_frequencies(model)
+
+
+def with_exact_frequencies(model: Any) -> Any:
+    """The model with rotary frequencies in float32, as sampling engines have them. Made under ZeRO-3, or cast with the model,
+    they are rounded to bfloat16, and angles with them, the more the later the position."""
+    for module in model.modules():
+        if any("inv_freq" in name for name, _ in module.named_buffers(recurse=False)):
+            for name, buffer in type(module)(module.config).named_buffers():
+                setattr(module, name, buffer.to(getattr(module, name).device))
     return model
 
 
@@ -169,7 +181,7 @@ class Policy:
             unset_hf_deepspeed_config()
             frozen = load_model(config.model)
             dtype = torch.bfloat16 if ranks.zero is not None and config.model.dtype == "bfloat16" else torch.float32
-            frozen = frozen.to(ranks.device, dtype).requires_grad_(False).eval()
+            frozen = with_exact_frequencies(frozen.to(ranks.device, dtype).requires_grad_(False).eval())
             frozen.set_attn_implementation(self.model.config._attn_implementation)
             self.reference = LogProbHead(frozen, config.rollout.temperature, vocabulary, False)
 
@@ -199,7 +211,9 @@ class Policy:
             return "its attention is not transformers' attention interface"
         tolerance = 1e-3 if self.config.model.dtype == "float32" else 0.2  # nats
         self.head.eval()
-        return why_not_packed(lambda batch: self._score(self.head, batch)[0], self.micro_batch, self.model.config, tolerance)
+        found = why_not_packed(lambda batch: self._score(self.head, batch)[0], self.micro_batch, self.model.config, tolerance)
+        # What one rank found holds for all: they make their micro-batches together.
+        return next((reason for reason in self.ranks.gather([found]) if reason), None)
 
     def log_probs(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         """(float[T] log-probs with gradient, float[T] entropies) of the response tokens, nats."""

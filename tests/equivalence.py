@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from accelerate.state import AcceleratorState
 
-from minirl import tiny
+from minirl import scoring, tiny
 from minirl.config import load
 from minirl.distributed import Ranks
 from minirl.loss import token_weights
@@ -45,10 +45,14 @@ def run(stage: str, folder: str) -> dict:
         os.environ["ACCELERATE_DEEPSPEED_ZERO3_INIT"] = str(number == "3").lower()
         os.environ["ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE"] = "cpu" if how == "offload" else "none"
     AcceleratorState._reset_state(True)
+    # several chunks, of another number on each rank
+    scoring.LOGITS_CHUNK = 2**26 if stage == "plain" else 5 * 22
     half = stage.endswith("bfloat16")
     ranks = Ranks("bfloat16" if half else "float32")
     options = ["--model.dtype=bfloat16", "--model.gradient_checkpointing=true"] if half else []
-    policy = Policy(load(["--optimizer.micro_batch_tokens=40", *options]), ranks, len(tiny.tokenizer()))
+    policy = Policy(
+        load(["--rollout.engine=vllm", "--optimizer.micro_batch_tokens=40", *options]), ranks, len(tiny.tokenizer())
+    )
     batch = rollouts()
     norms: list[float] = []
     skipped: list[tuple[float, int, bool]] = []
@@ -79,6 +83,7 @@ def run(stage: str, folder: str) -> dict:
         "norms": norms,
         "skipped": skipped,
         "weights": whole(policy),
+        "frequencies": policy.model.base_model.rotary_emb.inv_freq,
         "logps": [torch.from_numpy(r.old_log_probs) for r in batch],
     }
 

@@ -91,6 +91,7 @@ def test_bfloat16_differs_by_its_rounding_only(results, reference, stage):
     # 8 bits of mantissa are 0.4% a rounding; the weights and their activations are rounded, the sum over micro-batches is not
     assert stages[stage]["norms"][0] == pytest.approx(reference["norms"][0], rel=0.02)
     assert {tensor.dtype for tensor in stages[stage]["weights"].values()} == {torch.bfloat16}
+    assert torch.equal(stages[stage]["frequencies"], reference["frequencies"]), "positions are not rounded"
 
 
 @pytest.mark.parametrize("stage", [*STAGES, *HALF])

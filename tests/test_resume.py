@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -167,7 +168,7 @@ def test_a_named_checkpoint_is_continued_and_later_ones_go(whole, stopped, tmp_p
     assert "is no checkpoint: it takes auto, never, or a folder" in capsys.readouterr().err
     assert start([*RUN, "--resume", str(named.with_name("step000008")), "--run-dir", str(tmp_path / "b")]) == 2
     assert "is a checkpoint of" in capsys.readouterr().err
-    unfinished = shutil.copytree(named, named.with_name("step000009.tmp"))
+    unfinished = shutil.copytree(named.with_name("step000008"), named.with_name("step000009.tmp"))
     assert start([*RUN, "--resume", str(unfinished)]) == 2
     assert "is no checkpoint" in capsys.readouterr().err
     assert unfinished.exists()
@@ -335,24 +336,26 @@ def is_rank(pid, rank):
         return f"RANK={rank}".encode() in file.read().split(b"\0") and b"train.py" in command.read()
 
 
-def test_a_second_interrupt_ends_a_run_at_once_and_leaves_no_process(tmp_path):
-    (tmp_path / "slow.py").write_text(
-        "import time\ndef slow(problem, response, rollout):\n    time.sleep(0.5)\n    return float('1' in response)\n"
-    )
-    job = Job(
-        tmp_path / "out", *LONG, f"--verifier.name={tmp_path / 'slow.py'}:slow", "--eval.problems=1", "--run.save_every=1"
-    )
+def test_a_second_interrupt_ends_a_rank_at_once_that_waits_for_one_that_hangs_and_leaves_no_process(tmp_path):
+    job = Job(tmp_path / "out", *LONG, front=launcher(2, None))
     job.wait_for(1)
-    time.sleep(1.0)  # it is in the second step now
-    os.kill(job.process.pid, signal.SIGINT)
+    waiting, hanging = (next(p for p in living(job.mark) if is_rank(p, rank)) for rank in (0, 1))
+    os.kill(hanging, signal.SIGSTOP)
+    time.sleep(1.0)  # the other one is in a collective by now
+    steps = len(metrics(tmp_path / "out"))
+    os.kill(waiting, signal.SIGINT)
     time.sleep(1.2)
-    assert job.process.poll() is None, "a step takes 4 s and more: 16 responses or more, two workers"
-    os.kill(job.process.pid, signal.SIGINT)
-    begin = time.monotonic()
-    code, printed, left = job.end()
-    assert time.monotonic() - begin < 2
-    assert (code, left) == (130, [])
-    assert "SIGINT: the run ends after this step; Ctrl-C again ends it at once" in printed
+    assert len(metrics(tmp_path / "out")) == steps
+    os.kill(waiting, signal.SIGINT)
+    end = time.monotonic() + 10
+    while waiting in living(job.mark):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    os.kill(hanging, signal.SIGKILL)  # what torchrun does half a minute later
+    _, printed, left = job.end()
+    assert left == []
+    assert "SIGINT: the run ends after this step; Ctrl-C again ends it at once\nstopped at once\n" in printed
+    assert re.search(r"exitcode +: 130 ", printed)
 
 
 def test_a_killed_run_goes_on_to_the_same_numbers(whole, tmp_path):

@@ -26,13 +26,13 @@ if __name__ == "__main__":
 
 from minirl import loss as losses
 from minirl.advantages import Strategy, has_signal
-from minirl.checkpoint import Checkpoints, State, fingerprint
+from minirl.checkpoint import ORIGIN, Checkpoints, State, fingerprint
 from minirl.data import Order, Prompt, encode_prompts, load_problems, unreadable_answers
 from minirl.distributed import Ranks, is_main_process
 from minirl.evaluation.held_out import evaluate
 from minirl.metrics import UpdateStats, batch_metrics
 from minirl.policy import Policy, check_context, learning_rate, load_tokenizer, model_config, model_plan
-from minirl.replay import Batches, RecordedEngine, RecordedOrder, compare, overridden, policy_before, read_step, recall
+from minirl.replay import Batches, RecordedEngine, RecordedOrder, as_it_was, compare, policy_before, read_step, recall
 from minirl.report import Reporter, check_gap, check_signal, finished, run_folder, say, warn
 from minirl.rollout import Rollout, Sampling, build_engine
 from minirl.rollout.sampler import Sampler, as_group
@@ -70,7 +70,7 @@ def train(config: Config) -> None:
     with (
         run_folder(config) as folder,
         VerifierPool(*v.pool(), v.workers, v.timeout) as pool,
-        Stop(config.run.stop_after) as stop,
+        Stop(config.run.stop_after, start) as stop,
     ):
         ranks = Ranks(config.model.dtype)
         if ranks.main:
@@ -81,7 +81,8 @@ def train(config: Config) -> None:
             say(f"first prompt, as the model sees it: {tokenizer.decode(prompts[0].ids)!r}")
             if v.name == "code":
                 say(confinement())
-        checkpoints = Checkpoints(config, ranks, folder, fingerprint(prompts, test, tokenizer, model_config(config.model)))
+        marks = fingerprint(prompts, test, tokenizer, model_config(config.model), v)
+        checkpoints = Checkpoints(config, ranks, folder, marks)
         state = checkpoints.newest()
         start -= state.seconds  # of earlier processes
         policy = Policy(config, ranks, len(tokenizer))
@@ -93,12 +94,13 @@ def train(config: Config) -> None:
         order = Order(len(prompts), config.run.seed, state.position)
         reporter = Reporter(folder, config.run.steps, config.algorithm.epochs)
         reporter.go_on(state.step, state.evaluations, state.metrics_bytes)
-        batches = Batches(folder, config.run.save_batches)
+        batches = Batches(folder, config.run, checkpoints.marks[ORIGIN])
         batches.forget_after(state.step)
 
-        if not state.evaluations:
+        step, surplus, stopped = state.step, state.surplus, stop.asked(ranks, begun=False)
+        if not state.evaluations and not stopped:
             reporter.evaluation(0, evaluate(sampler, test[: config.eval.problems], config.eval))
-        step, surplus, stopped = state.step, state.surplus, False
+            stopped = stop.asked(ranks, begun=False)
         policy.nonfinite = state.nonfinite
         while not over(step, order, config) and not stopped:
             step += 1
@@ -147,17 +149,20 @@ def train(config: Config) -> None:
         if not stopped:
             reporter.evaluation(step, evaluate(sampler, test[: config.eval.problems], config.eval))
         checkpoints.settle()
-    if stopped and ranks.main:
-        say(f"stopped after step {step} of {config.run.steps}; resume with: train.py {folder}/config.yaml")
-    if not stopped:
-        policy.export(folder / "model" if folder else None, tokenizer)
-        reporter.finish(config, time.perf_counter() - start)
+        if stopped:
+            checkpoints.require(step)
+            if ranks.main:
+                say(f"stopped after step {step} of {config.run.steps}; resume with: train.py {folder}/config.yaml")
+        else:
+            policy.export(folder / "model" if folder else None, tokenizer)
+            reporter.finish(config, time.perf_counter() - start)
     ranks.close()
 
 
 def replay(config: Config) -> None:
     """One saved step of a run again, from its responses on, beside the numbers it had then. RunError when they differ."""
     saved = read_step(config)
+    config, changed = as_it_was(config, saved)
     problems, _, _ = load_problems(config.data)
     tokenizer = load_tokenizer(config.model)
     prompts = encode_prompts(problems, tokenizer, config.data, [], "training")
@@ -179,7 +184,6 @@ def replay(config: Config) -> None:
         lr = learning_rate(saved.number, config.optimizer, config.run.steps)
         with policy.computing():
             metrics |= update(policy, batch, lr, config).metrics(ranks) | {"optimizer/lr": lr}
-    changed = overridden(config)
     different = compare(saved, generated, metrics, config) if ranks.main else []
     if ranks.main and changed:
         say(f"with {'; '.join(changed)}")
@@ -200,8 +204,7 @@ def give_up(
     """Ends a run whose optimizer steps keep failing; keeps its last batch, and the weights where they are those before it."""
     batches.save(before, generated, position)
     if policy.version == before.version:
-        checkpoints.save(policy, before)
-        checkpoints.settle()
+        checkpoints.ensure(policy, before)
     step = f"{checkpoints.root.parent}/step{before.step + 1}"
     raise RunError(
         f"loss or gradient was not finite in {policy.nonfinite} optimizer steps in a row, all of them skipped; look at the "
@@ -331,7 +334,7 @@ def main(config: Config) -> int:
         print(f"train.py: {error}", file=sys.stderr)
         return 1 if isinstance(error, RunError) else 2
     except KeyboardInterrupt:
-        print("train.py: interrupted before the first step", file=sys.stderr)
+        print("train.py: interrupted; start the same command again", file=sys.stderr)
         return 130
     return 0
 

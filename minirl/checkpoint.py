@@ -6,8 +6,8 @@
     rankNNN.json          this rank's random generators
     manifest.json         size and SHA-256 of every other file; written last
 
-It is written as stepNNNNNN.tmp, read back, flushed to the disk and renamed; only then older ones are removed. So whatever
-happens, the newest valid one stays. All ranks must see the same run folder.
+It is written as stepNNNNNN.tmp, flushed to the disk, read back and renamed; only then older ones are removed. So there is a
+valid one from the first on, also when this process is killed or the disk is full. All ranks must see the same run folder.
 """
 
 import concurrent.futures
@@ -26,16 +26,18 @@ import numpy as np
 import torch
 
 from minirl import shards
-from minirl.config import Config, ConfigError, RunError
+from minirl.config import Config, ConfigError, RunError, VerifierConfig
 from minirl.data import Prompt
 from minirl.distributed import Ranks
 from minirl.policy import Policy
-from minirl.report import say
+from minirl.report import discard, must_write, say
 from minirl.rollout import Rollout, records
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+NEEDED = ("state.json", "surplus.npz", "rank000.safetensors", "rank000.json")
 COSTS = ("checkpoint/seconds", "checkpoint/bytes")
+ORIGIN = "the starting model's weights"
 
 
 @dataclass
@@ -61,8 +63,10 @@ class State:
         return -max(during)[1] if during else None
 
 
-def fingerprint(prompts: Sequence[Prompt], test: Sequence[Prompt], tokenizer: Any, model_config: Any) -> dict[str, str]:
-    """What a resumed run must find unchanged, by name; SHA-256."""
+def fingerprint(
+    prompts: Sequence[Prompt], test: Sequence[Prompt], tokenizer: Any, model_config: Any, verifier: VerifierConfig
+) -> dict[str, str]:
+    """What a resumed run must find unchanged, by name; SHA-256. The weights come later: see `weights_digest`."""
 
     def digest(items: Any) -> str:
         total = hashlib.sha256()
@@ -73,13 +77,27 @@ def fingerprint(prompts: Sequence[Prompt], test: Sequence[Prompt], tokenizer: An
     def content(prompts: Sequence[Prompt]) -> Any:
         return ((p.text, p.ids, p.problem.answer, sorted(p.problem.facts.items())) for p in prompts)
 
+    names = [verifier.name, *(str(reward[0]) for reward in verifier.rewards)]
+    rewards = [Path(name.rpartition(":")[0]).expanduser().read_bytes() for name in names if ".py:" in name]
     sizes = {k: v for k, v in model_config.to_dict().items() if k not in ("_name_or_path", "transformers_version", "dtype")}
     return {
         "training problems": digest(content(prompts)),
         "held-out problems": digest(content(test)),
         "tokenizer": digest([sorted(tokenizer.get_vocab().items()), tokenizer.chat_template, tokenizer.all_special_ids]),
         "model's config": digest([json.dumps(sizes, sort_keys=True, default=str)]),
+        "reward file": digest(rewards),
     }
+
+
+def weights_digest(policy: Policy) -> str:
+    """SHA-256 of the weights, rounded to bfloat16: the same whatever file they are from and however they are sharded. Every
+    rank calls it."""
+    total = hashlib.sha256()
+    for bucket in policy.weights():
+        for name, tensor in bucket if policy.ranks.main else []:
+            total.update(name.encode())
+            total.update(tensor.detach().to(torch.bfloat16).cpu().reshape(-1).view(torch.uint8).numpy().data)
+    return policy.ranks.gather([total.hexdigest()])[0]
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------------
@@ -111,11 +129,22 @@ def publish(temporary: Path, entries: dict[str, list[Any]]) -> Path:
             raise OSError(f"the first rank does not see {temporary / name}: all ranks must have the same run folder")
     write(temporary, {MANIFEST: json.dumps({"format": FORMAT, "files": entries}, indent=1).encode()})
     flush(temporary)
-    if final.exists():  # of this step, and damaged: else the run would have gone on from it
-        shutil.rmtree(final)
-    temporary.rename(final)
+    if final.exists():  # at no moment is there none: see `recover`
+        final.rename(old := final.with_suffix(".old.tmp"))
+        temporary.rename(final)
+        discard(old)
+    else:
+        temporary.rename(final)
     flush(final.parent)
     return final
+
+
+def recover(root: Path) -> None:
+    """Puts whole checkpoints that a killed process had not renamed yet into their place."""
+    for temporary in sorted(root.glob("step*.tmp")):
+        final = root / temporary.name.partition(".")[0]
+        if not final.exists() and damage(temporary) is None:
+            temporary.rename(final)
 
 
 def flush(path: Path) -> None:
@@ -139,6 +168,8 @@ def damage(folder: Path, rank: int = 0, size: int = 1) -> str | None:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
             return f"format {manifest['format']} is of another version of this program, which reads {FORMAT}"
+        if missing := [name for name in NEEDED if name not in manifest["files"]]:
+            return f"{MANIFEST} does not name {missing[0]}"
         for name, (length, digest) in list(manifest["files"].items())[rank::size]:
             if (found := (folder / name).stat().st_size) != length:
                 return f"{name} has {found:,} bytes instead of {length:,}"
@@ -148,7 +179,7 @@ def damage(folder: Path, rank: int = 0, size: int = 1) -> str | None:
         return f"{Path(error.filename).name} is missing"
     except OSError as error:
         return f"it cannot be read: {error.strerror or error}"
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{MANIFEST} is damaged: {error}"
     return None
 
@@ -204,6 +235,10 @@ class Checkpoints:
         )
         self.root = Path(ranks.gather([folder])[0] or ".") / "checkpoints"
         self.found: Path | None = None
+        self.found_marks: dict[str, str] = {}
+        self.damaged: set[str] = set()  # names of checkpoints that were skipped
+        self.saved = 0  # the step that the newest valid one is of
+        self.error = ""  # why the last one could not be written
         self.writer = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
         self.pending: tuple[Path, State, concurrent.futures.Future] | None = None
         self.costs = dict.fromkeys(COSTS, 0.0)
@@ -211,41 +246,39 @@ class Checkpoints:
     def newest(self) -> State:
         """The state in the newest valid checkpoint, or in the one that `run.resume` names; a new state where there is none yet.
 
-        ConfigError when all are damaged, or when data, tokenizer or model are not those the run was started with.
+        ConfigError when all are damaged, or when data, tokenizer, rewards or model's config are not those the run was started
+        with.
         """
+        if self.ranks.main:
+            recover(self.root)
         named = [Path(self.run.resume).resolve().name] if self.run.resume not in ("auto", "never") else None
         names = named or self.ranks.gather([[folder.name for _, folder in steps_of(self.root)]])[0]
         skipped, state = [], State()
         for name in names:
-            reasons = [r for r in self.ranks.gather([damage(self.root / name, self.ranks.rank, self.ranks.size)]) if r]
-            if not reasons:
+            if not (reason := self.damage(name)):
                 self.found = self.root / name
                 state = self.read(self.found)
                 break
-            skipped.append(f"{name}: {reasons[0]}")
+            skipped.append(f"{name}: {reason}")
+            self.damaged.add(name)
         refusal = self.ranks.gather([self.refusal(state, skipped) if self.ranks.main else None])[0]
         if refusal:
             raise ConfigError(f"{refusal}; nothing was changed")
-        if self.ranks.main:
-            for text in skipped:
-                say(f"warning: a checkpoint is damaged and was skipped: {text}")
-            for step, folder in steps_of(self.root) if named else []:
-                if step > state.step:
-                    say(f"removed {folder}: the run goes on from {named[0]}")  # type: ignore[index]
-                    shutil.rmtree(folder)
-            for unfinished in self.root.glob("*.tmp"):
-                shutil.rmtree(unfinished)
+        for text in skipped if self.ranks.main else []:
+            say(f"warning: a checkpoint is damaged and was skipped: {text}")
+        self.saved = state.step
         return state
 
+    def damage(self, name: str) -> str | None:
+        """What is wrong with a checkpoint, None when nothing is; the same on all ranks, which share the reading."""
+        found = self.ranks.gather([damage(self.root / name, self.ranks.rank, self.ranks.size)])
+        return next((reason for reason in found if reason), None)
+
     def read(self, folder: Path) -> State:
-        """The state in a valid checkpoint. ConfigError when it is not of this data, tokenizer and model."""
+        """The state in a valid checkpoint. ConfigError when what it was saved with has changed."""
         saved = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-        marks, layout = saved.pop("fingerprint"), saved.pop("layout")
-        if changed := [name for name, mark in self.marks.items() if marks.get(name) != mark]:
-            raise ConfigError(
-                f"{' and '.join(changed)} changed since {folder} was saved: put back what the run was started with, or start "
-                "another run with another --run-dir; nothing was changed"
-            )
+        self.found_marks, layout = saved.pop("fingerprint"), saved.pop("layout")
+        self.check_marks()
         if self.ranks.main:
             say(f"going on after step {saved['step']}, from {folder}")
             if layout != self.layout:
@@ -256,6 +289,14 @@ class Checkpoints:
         saved["evaluations"] = [(step, result) for step, result in saved["evaluations"]]
         return State(**saved, surplus=records.load(folder / "surplus.npz"))
 
+    def check_marks(self) -> None:
+        """ConfigError when something is not as the checkpoint that was found has it."""
+        if changed := [name for name, mark in self.marks.items() if self.found_marks.get(name) != mark]:
+            raise ConfigError(
+                f"{' and '.join(changed)} changed since {self.found} was saved: put back what the run was started with, or "
+                "start another run with another --run-dir; nothing was changed"
+            )
+
     def refusal(self, state: State, skipped: list[str]) -> str | None:
         """Why the run cannot go on from `state`; None when it can."""
         remedy = "or start anew with another --run-dir"
@@ -263,19 +304,26 @@ class Checkpoints:
             return f"no checkpoint in {self.root} can be used ({'; '.join(skipped)}): name an older one with --resume, {remedy}"
         metrics = self.root.parent / "metrics.jsonl"
         lines = metrics.read_bytes() if metrics.exists() else b""
-        if self.found is None:
-            # A checkpoint that is written in the background appears a little later.
-            due = self.run.save_every * (2 if self.run.save_in_background else 1)
-            if (done := lines.count(b"\n")) > due:
-                return f"{self.root.parent} has {done} steps and no checkpoint: remove the folder to repeat them, {remedy}"
-        elif len(lines) < state.metrics_bytes or lines[: state.metrics_bytes].count(b"\n") != state.step:
+        if self.found and (len(lines) < state.metrics_bytes or lines[: state.metrics_bytes].count(b"\n") != state.step):
             return f"{metrics} does not hold the {state.step} steps before {self.found}: put it back as it was, {remedy}"
         return None
 
     def load(self, policy: Policy, state: State) -> None:
-        """Puts the weights, the optimizer state and the version of the checkpoint that was found into `policy`."""
+        """Puts the weights, the optimizer state and the version of the checkpoint that was found into `policy`, and removes
+        what is later or unfinished. ConfigError when `policy` is another starting model than the run's."""
+        self.marks[ORIGIN] = weights_digest(policy)
         if self.found is not None:
+            self.check_marks()
             restore(policy, self.found, state.version)
+        if not self.ranks.main:
+            return
+        for step, folder in steps_of(self.root) if self.found else []:
+            if step > state.step and folder.name not in self.damaged:
+                with must_write(folder):
+                    shutil.rmtree(folder)
+                say(f"removed {folder}: the run goes on from {name_of(state.step)}")
+        for unfinished in self.root.glob("*.tmp"):
+            discard(unfinished)
 
     def load_generators(self) -> None:
         """Sets this rank's random generators, after whatever seeds them anew; a rank that did not exist keeps its own."""
@@ -293,6 +341,21 @@ class Checkpoints:
             self.save(policy, state)
         self.costs["checkpoint/seconds"] += time.perf_counter() - begin
 
+    def ensure(self, policy: Policy, state: State) -> None:
+        """Saves `state` unless a valid checkpoint of its step is there, or being written."""
+        self.settle()
+        if self.damage(name_of(state.step)):
+            self.save(policy, state)
+            self.settle()
+
+    def require(self, step: int) -> None:
+        """RunError when a run that was stopped after `step` cannot go on from there."""
+        if self.saved != step:
+            raise RunError(
+                f"stopped after step {step}, but only step {self.saved} could be saved: {self.error}; the same command repeats "
+                "the others"
+            )
+
     def save(self, policy: Policy, state: State) -> None:
         """Copies everything to host memory and writes it, in the background if the run says so."""
         rank = f"rank{self.ranks.rank:03}"
@@ -307,7 +370,7 @@ class Checkpoints:
             self.settle()
 
     def settle(self, wait: bool = True) -> None:
-        """Publishes the checkpoint that is being written, once every rank has written its part, and removes old ones.
+        """Publishes the checkpoint that is being written, once every rank has written its part.
 
         wait: until they have. RunError when it failed and run.on_save_error=stop.
         """
@@ -327,34 +390,45 @@ class Checkpoints:
         errors = [text for _, text in parts if text]
         if not errors:
             self.costs["checkpoint/bytes"] += sum(length for length, _ in entries.values())
-            errors = [text for text in self.ranks.gather([self.publish(temporary, entries, state)]) if text]
+            errors = [text for text in self.ranks.gather([self.publish(temporary, entries)]) if text]
         if errors:
             self.failed(temporary, errors[0])
+        else:
+            self.saved = state.step
+            self.prune(state)
 
-    def publish(self, temporary: Path, entries: dict[str, list[Any]], state: State) -> str:
-        """On the first rank: makes the checkpoint a valid one and removes old ones; what went wrong, as text."""
+    def publish(self, temporary: Path, entries: dict[str, list[Any]]) -> str:
+        """On the first rank: makes the checkpoint a valid one; what went wrong, as text."""
         if not self.ranks.main:
             return ""
         try:
             flush(self.root.parent / "metrics.jsonl")  # the checkpoint speaks of its length
             publish(temporary, entries)
-            past = [step for step, _ in steps_of(self.root) if step <= state.step]
-            for step in past[self.run.keep :]:
-                if step != state.best:
-                    shutil.rmtree(self.root / name_of(step))
         except OSError as error:
             return str(error)
         return ""
+
+    def prune(self, state: State) -> None:
+        """On the first rank: removes damaged checkpoints, and old ones but the last and the best."""
+        self.damaged.discard(name_of(state.step))
+        if not self.ranks.main:
+            return
+        valid = [(step, folder) for step, folder in steps_of(self.root) if folder.name not in self.damaged]
+        old = [folder for step, folder in valid[self.run.keep :] if step != state.best]
+        for folder in (*old, *(self.root / name for name in sorted(self.damaged))):
+            discard(folder)
+        self.damaged.clear()
 
     def failed(self, temporary: Path, error: str) -> None:
         """Warns, or ends the run, as the config says."""
         text = f"the checkpoint {temporary.with_suffix('').name} could not be written: {error}"
         if self.ranks.main:
             shutil.rmtree(temporary, ignore_errors=True)  # whatever of it can be: it is no checkpoint
+        self.error = error
         if self.run.on_save_error == "stop":
             raise RunError(f"{text}; mend that and start the same command again: the last good checkpoint is used")
         if self.ranks.main:
-            say(f"warning: {text}; the run goes on and the last good checkpoint stays")
+            say(f"warning: {text}; the last good checkpoint stays")
 
     def take_costs(self) -> dict[str, float]:
         """Seconds that steps waited for checkpoints and bytes written by all ranks, since the last call."""

@@ -364,6 +364,7 @@ class Policy:
         if folder is not None:
             temporary = folder.with_name(f"{folder.name}.tmp")
             try:
+                shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed here
                 self.model.save_pretrained(temporary, state_dict=state)
                 tokenizer.save_pretrained(temporary)
                 shutil.rmtree(folder, ignore_errors=True)  # of a run that has gone on

@@ -2,7 +2,8 @@
 
 RUN/batches/stepNNNNNN holds what a step began with and what it sampled:
 
-    step.json        where the run was before it: prompts drawn, policy version, skipped steps; prompts drawn after it
+    step.json        where the run was before it: prompts drawn, policy version, skipped steps in a row; prompts drawn after it;
+                     and what may be otherwise today: how long the run was to be, its starting model
     carried.npz      groups carried over from the batch before
     generated.npz    groups sampled and verified in it, with what the trainer added to them: log-probs, entropies, advantages
 
@@ -13,18 +14,18 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from minirl.checkpoint import State, damage, name_of, restore, steps_of
-from minirl.config import Config, ConfigError, differences, load, run_of
+from minirl.checkpoint import State, damage, name_of, restore, steps_of, weights_digest
+from minirl.config import Config, ConfigError, RunConfig, differences, load, run_of
 from minirl.data import Order
 from minirl.distributed import Ranks
 from minirl.policy import Policy
-from minirl.report import say
+from minirl.report import discard, say
 from minirl.rollout import Rollout, Sample, Sampling, records
 from minirl.rollout.sampler import TRAINING, stable_seed
 
@@ -38,9 +39,11 @@ class Batches:
     On ranks other than the first (folder None) it does nothing. A batch that cannot be written costs a warning, not the run.
     """
 
-    def __init__(self, folder: Path | None, newest: int) -> None:
-        """folder: the run's; newest: how many to keep, 0 for none but those of `save`."""
-        self.folder, self.newest = folder, newest
+    def __init__(self, folder: Path | None, run: RunConfig, origin: str) -> None:
+        """folder: the run's; run.save_batches: how many to keep, 0 for none but those of `save`; origin: digest of the starting
+        model's weights."""
+        self.folder, self.newest = folder, run.save_batches
+        self.facts = {"steps": run.steps, "epochs": run.epochs, "origin": origin}
 
     def after_step(self, before: State, generated: Sequence[Sequence[Rollout]], end: int) -> None:
         """Saves the step after `before` and removes those that nothing keeps any longer."""
@@ -49,7 +52,7 @@ class Batches:
         self.save(before, generated, end)
         for step, path in saved_steps(self.folder)[self.newest :]:
             if not (self.folder / "checkpoints" / name_of(step - 1)).exists():
-                shutil.rmtree(path)
+                discard(path)
 
     def save(self, before: State, generated: Sequence[Sequence[Rollout]], end: int) -> None:
         """Writes the step after `before`: what it began with, the groups it sampled and `end`, the prompts drawn after it."""
@@ -57,7 +60,7 @@ class Batches:
             return
         final = self.folder / "batches" / name_of(before.step + 1)
         temporary = final.with_suffix(".tmp")
-        where = {"position": before.position, "version": before.version, "nonfinite": before.nonfinite, "end": end}
+        where = self.facts | {"position": before.position, "version": before.version, "nonfinite": before.nonfinite, "end": end}
         try:
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir(parents=True)
@@ -74,7 +77,7 @@ class Batches:
         """Removes the batches of later steps, which the run will take again."""
         for later, path in saved_steps(self.folder) if self.folder else []:
             if later > step:
-                shutil.rmtree(path)
+                discard(path)
 
 
 def saved_steps(run: Path) -> list[tuple[int, Path]]:
@@ -85,12 +88,16 @@ def saved_steps(run: Path) -> list[tuple[int, Path]]:
 @dataclass
 class Step:
     """A step that was saved. run: folder; before: the run before it, with the groups carried over; generated: as it was;
-    end: prompts drawn when it was over, those given up included."""
+    end: prompts drawn when it was over, those given up included; steps, epochs: of the config then; origin: digest of the
+    starting model's weights."""
 
     run: Path
     before: State
     generated: list[list[Rollout]]
     end: int
+    steps: int
+    epochs: float | None
+    origin: str
 
     @property
     def number(self) -> int:
@@ -123,11 +130,24 @@ def read_step(config: Config) -> Step:
         )
     try:
         where = json.loads((folder / "step.json").read_text(encoding="utf-8"))
-        end = where.pop("end")
+        facts = {name: where.pop(name) for name in ("end", "steps", "epochs", "origin")}
         before = State(number - 1, **where, surplus=records.load(folder / "carried.npz"))
-        return Step(run, before, records.load(folder / "generated.npz"), end)
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        return Step(run, before, records.load(folder / "generated.npz"), **facts)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(f"the batch in {folder} cannot be read: {error}") from None
+
+
+def as_it_was(config: Config, step: Step) -> tuple[Config, list[str]]:
+    """(`config` with the length that the run had at `step`, since schedule and end depend on it; what options of the replay
+    change, as "key: old -> new")."""
+    today = load([str(step.run / "config.yaml")])
+    changed = [text for kind in differences(today, config) for text in kind]
+    run = replace(config.run)
+    if run.steps == today.run.steps:
+        run.steps = step.steps
+    if run.epochs == today.run.epochs:
+        run.epochs = step.epochs
+    return replace(config, run=run), changed
 
 
 class RecordedEngine:
@@ -172,7 +192,8 @@ class RecordedOrder(Order):
 
 
 def policy_before(step: Step, config: Config, ranks: Ranks, vocabulary: int) -> Policy | None:
-    """The policy as it was before the step; None when the run has not kept it."""
+    """The policy as it was before the step; None when the run has not kept it. ConfigError when it would begin with, or be
+    held against, another starting model than the run's."""
     checkpoint = step.run / "checkpoints" / name_of(step.before.step)
     reasons = [reason for reason in ranks.gather([damage(checkpoint, ranks.rank, ranks.size)]) if reason]
     if reasons and step.before.step:
@@ -180,6 +201,8 @@ def policy_before(step: Step, config: Config, ranks: Ranks, vocabulary: int) -> 
             say(f"no weights from before step {step.number} ({checkpoint}: {reasons[0]}): verification and advantages only")
         return None
     policy = Policy(config, ranks, vocabulary)
+    if (reasons or policy.reference) and weights_digest(policy) != step.origin:
+        raise ConfigError(f"model.path={config.model.path!r} holds other weights than those that {step.run} started with")
     if not reasons:
         restore(policy, checkpoint, step.before.version)
     policy.nonfinite = step.before.nonfinite
@@ -232,9 +255,3 @@ def outcome(r: Rollout) -> tuple[str, str, str | None, float]:
 def same(a: float, b: float, tolerance: float) -> bool:
     """Whether two metrics are equal up to a relative `tolerance` and what rounding leaves of a zero, or both not a number."""
     return a == b or (a != a and b != b) or abs(a - b) <= max(tolerance * max(abs(a), abs(b)), 1e-6)
-
-
-def overridden(config: Config) -> list[str]:
-    """What the options of a replay change of its run, as "key: old -> new"."""
-    old = load([str(run_of(config.replay or "") / "config.yaml")])
-    return [text for kind in differences(old, config) for text in kind]

@@ -4,6 +4,7 @@ import fcntl
 import io
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ import numpy as np
 import yaml
 from tqdm import tqdm
 
-from minirl.config import Config, ConfigError, RolloutConfig, RunError, as_tree, differences, load
+from minirl.config import Config, ConfigError, RolloutConfig, RunConfig, RunError, as_tree, differences, load
 from minirl.distributed import is_main_process
 from minirl.rollout import Rollout
 from minirl.verify import VerifierError
@@ -36,6 +37,17 @@ def say(message: str) -> None:
             tqdm.write(f"warning: stdout cannot be written ({error}): the run goes on and speaks on stderr", file=sys.stderr)
 
 
+def discard(path: Path) -> None:
+    """Removes a folder or a file that is of no use any longer; where that fails, a warning is enough."""
+    try:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        say(f"warning: {path} is old and could not be removed: {error}")
+
+
 def folder_of(config: Config) -> Path | None:
     """The run folder that the config names, itself or by a checkpoint to go on from; None when it names none.
 
@@ -46,7 +58,7 @@ def folder_of(config: Config) -> Path | None:
     if run.resume in ("auto", "never"):
         return named
     checkpoint = Path(run.resume).expanduser().resolve()
-    if not (checkpoint / "manifest.json").is_file():
+    if not (checkpoint / "manifest.json").is_file() or not re.fullmatch(r"step\d+", checkpoint.name):
         raise ConfigError(
             f"--resume {run.resume} is no checkpoint: it takes auto, never, or a folder RUN/checkpoints/stepNNNNNN"
         )
@@ -57,15 +69,46 @@ def folder_of(config: Config) -> Path | None:
 
 
 def finished(config: Config) -> str | None:
-    """A sentence when the run that the config names has done all its steps; a named checkpoint goes back behind them."""
+    """A sentence when the run that the config names has done all its steps; a named checkpoint goes back behind them.
+
+    ConfigError when it is a run with another config.
+    """
     folder = folder_of(config)
     if folder is None or config.run.resume != "auto" or not (folder / "summary.json").exists():
         return None
-    steps = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["steps"]
-    old = load([str(folder / "config.yaml")]).run
-    if steps < config.run.steps and (old.steps, old.epochs) != (config.run.steps, config.run.epochs):
+    try:
+        steps = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["steps"]
+    except (ValueError, KeyError, TypeError):
+        return None  # it was cut or edited: the run writes it again
+    old, _, _ = changes(folder, config)
+    if steps < config.run.steps and (old.run.steps, old.run.epochs) != (config.run.steps, config.run.epochs):
         return None
     return f"the run in {folder} is finished after {steps} steps: raise run.steps to go on, or choose another --run-dir"
+
+
+def changes(folder: Path, config: Config) -> tuple[Config, list[str], list[str]]:
+    """(config of the run in `folder`, what changes its rounding, what may change). ConfigError when it is another run."""
+    old = load([str(folder / "config.yaml")])
+    refused, rounding, free = differences(old, config)
+    if refused:
+        raise ConfigError(
+            f"{folder} is a run with another config ({'; '.join(refused)}): start it as it was, or choose another --run-dir; "
+            "nothing was changed"
+        )
+    return old, rounding, free
+
+
+def check_checkpoints(folder: Path, run: RunConfig) -> None:
+    """ConfigError when the checkpoints of a run are gone; run: as it was. One that died before its first begins again."""
+    metrics = folder / "metrics.jsonl"
+    done = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+    # A checkpoint that is written in the background appears a little later.
+    due = run.save_every * (2 if run.save_in_background else 1)
+    if due and done > due and not any((folder / "checkpoints").glob("step*/manifest.json")):
+        raise ConfigError(
+            f"{folder} has {done} steps and no checkpoint: remove the folder to repeat them, or start anew with another "
+            "--run-dir; nothing was changed"
+        )
 
 
 @contextmanager
@@ -88,12 +131,8 @@ def run_folder(config: Config) -> Iterator[Path | None]:
         )
     before = (folder / "config.yaml").read_text(encoding="utf-8") if old else ""
     if old:
-        refused, rounding, free = differences(load([str(folder / "config.yaml")]), config)
-        if refused:
-            raise ConfigError(
-                f"{folder} is a run with another config ({'; '.join(refused)}): start it as it was, or choose another "
-                "--run-dir; nothing was changed"
-            )
+        was, rounding, free = changes(folder, config)
+        check_checkpoints(folder, was.run)
         for text in free:
             say(f"changed: {text}")
         if any(text.startswith("run.steps") for text in free) and config.optimizer.schedule != "constant":

@@ -69,11 +69,11 @@ def pack(policy: Policy) -> bytes:
     optimizer, held = slices(policy, share=True)
     tensors = {}
     for s in held:
-        tensors[f"weight:{s.start}:{s.name}"] = s.of(s.flat).cpu().clone()
+        tensors[f"weight:{s.start}:{s.name}"] = s.of(s.flat).cpu()
         state = optimizer.state.get(s.flat)
         if state:
             tensors[f"step:{s.start}:{s.name}"] = torch.as_tensor(state["step"], dtype=torch.float32).cpu().clone()
-            tensors |= {f"{kind}:{s.start}:{s.name}": s.of(state[kind]).cpu().clone() for kind in MOMENTS}
+            tensors |= {f"{kind}:{s.start}:{s.name}": s.of(state[kind]).cpu() for kind in MOMENTS}
     if policy.version and held and len(tensors) == len(held):
         raise RuntimeError("the optimizer's state is not where it is looked for: this version of DeepSpeed is not supported")
     return safetensors.torch.save(tensors)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -23,6 +24,19 @@ def few_problems(folder):
     rows = [{"problem": p.prompt, "answer": p.answer} for p in arithmetic.problems("train")[:80]]
     (folder / "few.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return ["--data.task=dataset", f"--data.train={folder / 'few.jsonl'}", "--data.test_size=8"]
+
+
+def other_weights(folder):
+    """A copy of the embedded model with one weight changed."""
+    import safetensors.torch
+
+    from minirl import tiny
+
+    shutil.copytree(tiny.FOLDER, folder)
+    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    tensors["model.norm.weight"][0] += 0.5
+    safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return folder
 
 
 # Files whose tests start several ranks or engines: one after the other in one of the two test processes, and first, as they

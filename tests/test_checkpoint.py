@@ -1,11 +1,15 @@
 """Files, shards and generators of a checkpoint; whole runs are in tests/test_resume.py."""
 
+import contextlib
 import importlib.util
 import json
 import os
 import random
+import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,8 +18,20 @@ import torch
 
 from benchmarks.kill_resume import free_port
 from minirl import checkpoint, shards, tiny
-from minirl.checkpoint import Checkpoints, State, damage, generators, publish, restore_generators, steps_of, write
-from minirl.config import ConfigError, RunError, load
+from minirl.checkpoint import (
+    NEEDED,
+    ORIGIN,
+    Checkpoints,
+    State,
+    damage,
+    generators,
+    publish,
+    restore_generators,
+    steps_of,
+    weights_digest,
+    write,
+)
+from minirl.config import ConfigError, RunError, VerifierConfig, load
 from minirl.data import Prompt
 from minirl.distributed import Ranks
 from minirl.policy import Policy
@@ -44,8 +60,8 @@ def fresh():
 @pytest.fixture
 def saved(tmp_path):
     temporary = tmp_path / "step000004.tmp"
-    entries = write(temporary, {"a": b"one", "b": b"\x00" * 5000}) | write(temporary, {"c": b""})
-    return publish(temporary, entries)
+    entries = write(temporary, {"state.json": b"one", "surplus.npz": b"\x00" * 5000})
+    return publish(temporary, entries | write(temporary, {"rank000.safetensors": b"", "rank000.json": b"{}"}))
 
 
 def test_a_published_checkpoint_is_whole_and_its_temporary_folder_gone(saved):
@@ -53,20 +69,22 @@ def test_a_published_checkpoint_is_whole_and_its_temporary_folder_gone(saved):
     assert sorted(p.name for p in saved.parent.iterdir()) == ["step000004"]
     assert damage(saved) is None
     # SHA-256 of "one", from `printf one | sha256sum`
-    entry = json.loads((saved / "manifest.json").read_text())["files"]["a"]
+    entry = json.loads((saved / "manifest.json").read_text())["files"]["state.json"]
     assert entry == [3, "7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed"]
 
 
 @pytest.mark.parametrize(
     ("harm", "says"),
     [
-        (lambda f: (f / "b").unlink(), "b is missing"),
-        (lambda f: os.truncate(f / "b", 4999), "b has 4,999 bytes instead of 5,000"),
-        (lambda f: (f / "b").write_bytes(b"\x00" * 4999 + b"\x01"), "b has changed"),
+        (lambda f: (f / "surplus.npz").unlink(), "surplus.npz is missing"),
+        (lambda f: os.truncate(f / "surplus.npz", 4999), "surplus.npz has 4,999 bytes instead of 5,000"),
+        (lambda f: (f / "surplus.npz").write_bytes(b"\x00" * 4999 + b"\x01"), "surplus.npz has changed"),
         (lambda f: (f / "manifest.json").unlink(), "manifest.json is missing"),
         (lambda f: os.truncate(f / "manifest.json", 9), "manifest.json is damaged"),
         (lambda f: (f / "manifest.json").write_text("[]"), "manifest.json is damaged"),
         (lambda f: (f / "manifest.json").write_text('{"format": 99}'), "format 99 is of another version"),
+        (lambda f: (f / "manifest.json").write_text('{"format": 1, "files": {}}'), "manifest.json does not name state.json"),
+        (lambda f: (f / "manifest.json").write_text(f'{{"format": 1, "files": {json.dumps(NEEDED)}}}'), "is damaged"),
     ],
 )
 def test_every_kind_of_damage_has_its_sentence(saved, harm, says):
@@ -75,7 +93,7 @@ def test_every_kind_of_damage_has_its_sentence(saved, harm, says):
 
 
 def test_ranks_share_the_reading(saved):
-    (saved / "b").unlink()
+    (saved / "surplus.npz").unlink()
     found = [damage(saved, rank, 3) for rank in range(3)]
     assert [bool(f) for f in found] == [False, True, False]
 
@@ -211,6 +229,122 @@ def test_what_cannot_be_written_leaves_the_last_good_one_and_a_warning(policy, t
     assert kept(tmp_path) == [3]
 
 
+class Killed(BaseException):
+    """The end of a process, as far as it can be had without ending one."""
+
+
+@pytest.mark.parametrize("moment", range(1, 5))
+def test_a_step_that_is_saved_again_is_never_without_a_valid_checkpoint(policy, tmp_path, monkeypatch, moment):
+    made = checkpoints(tmp_path, "--run.save_every=1", "--run.keep=1")
+    made.marks[ORIGIN] = weights_digest(fresh())
+    (tmp_path / "metrics.jsonl").write_text("{}\n{}\n")
+    made.after_step(policy, State(step=2, metrics_bytes=6), now=False)
+    calls = []
+
+    def deadly(call):
+        def wrapped(*arguments, **options):
+            calls.append(call)
+            if len(calls) == moment:
+                raise Killed
+            return call(*arguments, **options)
+
+        return wrapped
+
+    with monkeypatch.context() as patch, contextlib.suppress(Killed):
+        patch.setattr(Path, "rename", deadly(Path.rename))
+        patch.setattr(shutil, "rmtree", deadly(shutil.rmtree))
+        made.after_step(policy, State(step=2, metrics_bytes=6), now=False)
+    assert len(calls) == min(moment, 3), "the old one away, the new one in, the old one gone"
+    again = checkpoints(tmp_path)
+    assert again.newest().step == 2
+    again.load(fresh(), State(step=2))
+    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step000002"]
+
+
+@pytest.mark.parametrize("background", ["false", "true"])
+def test_what_a_failing_run_ends_with_is_saved_once(policy, tmp_path, background):
+    made = checkpoints(tmp_path, "--run.save_every=2", f"--run.save_in_background={background}")
+    made.after_step(policy, State(step=2), now=False)
+    made.ensure(policy, State(step=2, position=9))
+    saved = tmp_path / "checkpoints" / "step000002"
+    assert json.loads((saved / "state.json").read_text())["position"] == 0, "that of the step itself"
+    os.truncate(saved / "state.json", 1)
+    made.ensure(policy, State(step=2, position=9))
+    assert json.loads((saved / "state.json").read_text())["position"] == 9
+
+
+def test_damaged_checkpoints_do_not_count_and_go_after_the_next_good_one(policy, tmp_path):
+    made = checkpoints(tmp_path, "--run.save_every=1", "--run.keep=3")
+    for number in (1, 2, 3):
+        made.after_step(policy, State(step=number), now=False)
+    for number in (2, 3):
+        os.truncate(tmp_path / "checkpoints" / f"step{number:06}" / "state.json", 1)
+    (tmp_path / "metrics.jsonl").write_text("{}\n")
+    saved = json.loads((tmp_path / "checkpoints" / "step000001" / "manifest.json").read_text())
+    state = tmp_path / "checkpoints" / "step000001" / "state.json"
+    content = json.loads(state.read_text()) | {"metrics_bytes": 3}
+    state.write_text(json.dumps(content))
+    saved["files"]["state.json"] = [state.stat().st_size, checkpoint.digest_of(state)]
+    (tmp_path / "checkpoints" / "step000001" / "manifest.json").write_text(json.dumps(saved))
+    again = Checkpoints(load(["--run.keep=2"]), Ranks(), tmp_path, made.marks)
+    assert again.newest().step == 1
+    assert kept(tmp_path) == [1, 2, 3]
+    again.after_step(policy, State(step=4), now=True)
+    assert kept(tmp_path) == [1, 4]
+
+
+def test_an_old_one_that_cannot_be_removed_costs_a_warning(policy, tmp_path, capsys):
+    made = checkpoints(tmp_path, "--run.save_every=1", "--run.keep=1", "--run.on_save_error=stop")
+    made.after_step(policy, State(step=1), now=False)
+    first = tmp_path / "checkpoints" / "step000001"
+    first.rename(tmp_path / "elsewhere")
+    first.symlink_to(tmp_path / "elsewhere")  # which rmtree refuses, also for root
+    made.after_step(policy, State(step=2), now=False)
+    assert re.search(r"warning: \S+step000001 is old and could not be removed: ", capsys.readouterr().out)
+    assert damage(tmp_path / "checkpoints" / "step000002") is None
+
+
+def test_a_run_that_was_stopped_and_could_not_be_saved_says_so(policy, tmp_path, capsys):
+    made = checkpoints(tmp_path)
+    made.after_step(policy, State(step=1), now=True)
+    made.require(1)
+    (tmp_path / "checkpoints" / "step000002.tmp").write_text("in the way")
+    made.after_step(policy, State(step=2), now=True)
+    with pytest.raises(RunError, match=r"stopped after step 2, but only step 1 could be saved: .*File exists"):
+        made.require(2)
+    assert "goes on" not in capsys.readouterr().out
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A disk with room for two checkpoints, mounted where this user may."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)], capture_output=True, check=False)
+    if mount.returncode:
+        pytest.skip(f"cannot mount: {mount.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("policy_on_error", ["continue", "stop"])
+@pytest.mark.parametrize("fault", ["No space left on device", "Read-only file system"])
+def test_a_disk_that_fills_up_or_turns_read_only_leaves_the_good_ones(policy, disk, fault, policy_on_error, capsys):
+    made = checkpoints(disk, "--run.save_every=1", "--run.keep=3", f"--run.on_save_error={policy_on_error}")
+    for number in (1, 2):
+        made.after_step(policy, State(step=number), now=False)
+    if "Read-only" in fault:
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    if policy_on_error == "stop":
+        with pytest.raises(RunError, match=f"step000003 could not be written: .*{fault}.*the last good checkpoint is used"):
+            made.after_step(policy, State(step=3), now=False)
+    else:
+        made.after_step(policy, State(step=3), now=False)
+        assert re.search(f"warning: .*step000003 could not be written: .*{fault}", capsys.readouterr().out)
+    assert sorted(p.name for p in (disk / "checkpoints").iterdir()) == ["step000001", "step000002"]
+    assert [damage(folder) for _, folder in steps_of(disk / "checkpoints")] == [None, None]
+
+
 @pytest.mark.parametrize("background", [False, True])
 def test_or_ends_the_run(policy, tmp_path, background):
     made = checkpoints(
@@ -247,18 +381,21 @@ def test_what_is_written_in_the_background_is_of_its_own_step_and_published_late
 # ---- what must not change --------------------------------------------------------------------------------------------------
 
 
-def marks(prompt="1*2=", answer="2", ids=(1, 2), tokenizer=TOK, hidden=64):
+def marks(prompt="1*2=", answer="2", ids=(1, 2), tokenizer=TOK, hidden=64, reward="math"):
     prompts = [Prompt(Problem("1", prompt, answer, {}), prompt, list(ids))]
-    return checkpoint.fingerprint(prompts, prompts[:0], tokenizer, tiny.model(hidden=hidden, layers=1).config)
+    config = tiny.model(hidden=hidden, layers=1).config
+    return checkpoint.fingerprint(prompts, prompts[:0], tokenizer, config, VerifierConfig(name=reward))
 
 
 def test_the_fingerprint_names_what_changed(policy, tmp_path):
     other = tiny.tokenizer()
     other.add_tokens(["new"])
+    (tmp_path / "mine.py").write_text("def reward(problem, response, rollout):\n    return 1.0\n")
     changes = {
         "training problems": [marks(prompt="1*3="), marks(answer="3"), marks(ids=(1, 3))],
         "tokenizer": [marks(tokenizer=other)],
         "model's config": [marks(hidden=32)],
+        "reward file": [marks(reward=f"{tmp_path / 'mine.py'}:reward")],
     }
     assert marks() == marks()
     for name, changed in changes.items():
@@ -271,3 +408,13 @@ def test_the_fingerprint_names_what_changed(policy, tmp_path):
         with pytest.raises(ConfigError, match=f"^{name} changed since .*step000001 was saved: put back"):
             Checkpoints(load([]), Ranks(), tmp_path, changed).newest()
     assert Checkpoints(load([]), Ranks(), tmp_path, marks()).newest().step == 1
+
+
+def test_the_digest_of_weights_sees_one_of_them_and_not_how_they_are_kept():
+    one, other = fresh(), fresh()
+    assert weights_digest(one) == weights_digest(other)
+    with torch.no_grad():
+        next(iter(other.model.parameters())).view(-1)[7] += 0.1
+    assert weights_digest(one) != (changed := weights_digest(other))
+    other.model.bfloat16()
+    assert weights_digest(other) == changed

@@ -303,6 +303,25 @@ def test_metrics_that_cannot_be_written_end_the_run_whole_and_it_goes_on_from_th
     assert [row["step"] for row in metrics(out)] == [1, 2, 3]
 
 
+def test_a_run_that_is_stopped_and_cannot_be_saved_does_not_promise_to_go_on_from_there(small, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+
+    def stopped_without_room():
+        limits.enter_context(files_up_to(100_000))  # enough for the metrics
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with contextlib.ExitStack() as limits, monkeypatch.context() as patch:
+        after_update(patch, 2, stopped_without_room)
+        assert train.main(load([*small, "--run-dir", str(out)])) == 1
+    printed = capsys.readouterr()
+    assert re.search(r"stopped after step 2, but only step 1 could be saved: .*File too large", printed.err)
+    assert "resume with" not in printed.out
+    assert [p.name for p in (out / "checkpoints").iterdir()] == ["step000001"]
+    assert train.main(load([*small, "--run-dir", str(out)])) == 0
+    assert f"going on after step 1, from {out / 'checkpoints' / 'step000001'}" in capsys.readouterr().out
+    assert [row["step"] for row in metrics(out)] == [1, 2, 3]
+
+
 def test_responses_and_batches_that_cannot_be_kept_cost_a_warning(small, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
 
@@ -337,10 +356,10 @@ def test_an_end_that_cannot_be_written_is_repeated_by_the_same_command(small, tm
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A disk of 100 kB, mounted where this user may."""
+    """A disk of 40 kB, mounted where this user may."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=100k", "tmpfs", str(folder)], capture_output=True, check=False)
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40k", "tmpfs", str(folder)], capture_output=True, check=False)
     if mount.returncode:
         pytest.skip(f"cannot mount: {mount.stderr.decode().strip()}")
     yield folder
@@ -360,7 +379,7 @@ def test_a_full_disk_and_a_log_on_it_and_one_that_is_read_only(small, small_disk
     assert not list((small_disk / "out").rglob("*.tmp"))
     # a disk that turns read-only, as after an error of its own
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    assert train.main(load([*small, "--run.steps=400", "--run-dir", str(small_disk / "out")])) == 2
+    assert train.main(load([*small, "--run-dir", str(small_disk / "new")])) == 2
     assert "Read-only file system" in capsys.readouterr().err
 
 

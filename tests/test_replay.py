@@ -13,12 +13,13 @@ from benchmarks.kill_resume import free_port
 from minirl.checkpoint import State
 from minirl.config import load
 from minirl.replay import Batches, saved_steps
-from tests.conftest import ROOT, few_problems
+from tests.conftest import ROOT, few_problems, other_weights
 
 RUN = [
     "--run.steps=4", "--run.save_every=2", "--rollout.prompts=4", "--rollout.samples=4", "--algorithm.mini_batch_prompts=2",
     "--eval.problems=4", "--eval.samples=2", "--eval.k=2", "--eval.every=0", "--optimizer.lr=1e-3",
-    "--optimizer.warmup_steps=0", "--algorithm.estimator=dapo+edas+entropy", "--rollout.carry_over=true",
+    "--optimizer.warmup_steps=0", "--optimizer.schedule=linear", "--algorithm.estimator=dapo+edas+entropy",
+    "--rollout.carry_over=true",
     "--rollout.oversample=2", "--algorithm.correction=truncate", "--algorithm.kl_coefficient=0.01",
 ]  # fmt: skip
 
@@ -102,6 +103,24 @@ def test_numbers_that_do_not_come_out_again_are_named(copy, capsys):
     assert printed.err == f"train.py: step 3 of {copy} does not come out again: policy/kl_old\n"
 
 
+@pytest.mark.parametrize("step", ["step3", "step4"])
+def test_a_run_that_was_given_more_steps_later_replays_as_it_was(copy, step, capsys):
+    """step 3: the learning rate of a schedule; step 4, then the last one: surplus that counted as waste."""
+    config = (copy / "config.yaml").read_text()
+    (copy / "config.yaml").write_text(config.replace("\n  steps: 4\n", "\n  steps: 9\n"))
+    assert load([str(copy / "config.yaml")]).run.steps == 9
+    assert replay(copy / step) == 0
+    all_, equal, _ = counts(capsys.readouterr().out)
+    assert all_ == equal
+    replay(copy / step, "--run.steps=4")
+    assert "run.steps: 9 -> 4" in capsys.readouterr().out
+
+
+def test_a_starting_model_with_other_weights_is_refused(copy, tmp_path, capsys):
+    assert replay(copy / "step3", f"--model.path={other_weights(tmp_path / 'other')}") == 2
+    assert f"holds other weights than those that {copy} started with" in capsys.readouterr().err
+
+
 def test_a_verdict_that_changes_is_shown(copy, tmp_path, capsys):
     (tmp_path / "mine.py").write_text("def never(problem, response, rollout):\n    return 0.0\n")
     assert replay(copy / "step3", f"--verifier.name={tmp_path / 'mine.py'}:never", "--algorithm.estimator=grpo",
@@ -127,7 +146,7 @@ def test_batches_are_kept_as_the_config_says(tmp_path):
     def kept(newest):
         run = tmp_path / str(newest)
         (run / "checkpoints" / "step000003").mkdir(parents=True)
-        batches = Batches(run, newest)
+        batches = Batches(run, load([f"--run.save_batches={newest}"]).run, "")
         for done in range(6):
             batches.after_step(State(done), [], 0)
         steps = [step for step, _ in saved_steps(run)]
@@ -138,3 +157,15 @@ def test_batches_are_kept_as_the_config_says(tmp_path):
     assert kept(1) == [6, 4], "the newest, and that after a checkpoint"
     assert kept(3) == [6, 5, 4]
     assert kept(0) == []
+
+
+def test_an_old_batch_that_cannot_be_removed_costs_a_warning(tmp_path, capsys):
+    batches = Batches(tmp_path, load(["--run.save_batches=1"]).run, "")
+    batches.after_step(State(0), [])
+    (tmp_path / "batches" / "step000001").rename(tmp_path / "elsewhere")
+    (tmp_path / "batches" / "step000001").symlink_to(tmp_path / "elsewhere")  # which rmtree refuses, also for root
+    batches.after_step(State(1), [])
+    batches.forget_after(0)
+    printed = capsys.readouterr().out
+    assert len(re.findall(r"warning: \S+step000001 is old and could not be removed", printed)) == 2
+    assert [step for step, _ in saved_steps(tmp_path)] == [1]

@@ -1,8 +1,10 @@
 """Whole runs that are stopped, killed, damaged and continued."""
 
+import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,9 +14,14 @@ import uuid
 
 import pytest
 
+import train
 from benchmarks.kill_resume import MARK, RUN, differences, fingerprint, launcher, living
 from benchmarks.kill_resume import start as start_watched
-from tests.conftest import ROOT
+from minirl import tiny
+from minirl.config import ConfigError, load
+from minirl.policy import Policy
+from minirl.report import finished, run_folder
+from tests.conftest import ROOT, few_problems, other_weights
 from tests.test_train import metrics, same, start
 
 
@@ -63,6 +70,11 @@ def test_a_run_that_is_stopped_after_a_step_again_and_again_is_the_same_run(whol
     assert start([*RUN, "--run-dir", str(tmp_path / "out")]) == 0
     assert "is finished after 8 steps: raise run.steps" in capsys.readouterr().out
     assert metrics(tmp_path / "out") == before
+    # another config is refused here too, and a summary that was cut is none
+    assert start([*RUN, "--run-dir", str(tmp_path / "out"), "--optimizer.lr=5"]) == 2
+    assert "is a run with another config (optimizer.lr: 0.001 -> 5.0)" in capsys.readouterr().err
+    os.truncate(tmp_path / "out" / "summary.json", 20)
+    assert finished(load([*RUN, "--run-dir", str(tmp_path / "out")])) is None
 
 
 def test_a_finished_run_goes_on_for_more_steps_as_if_it_had_been_longer(whole, tmp_path, capsys):
@@ -98,12 +110,24 @@ def test_damaged_checkpoints_are_skipped_with_a_sentence(whole, stopped, capsys)
     newest, middle = folder / "checkpoints" / "step000003", folder / "checkpoints" / "step000002"
     os.truncate(newest / "rank000.safetensors", 1000)
     (folder / "checkpoints" / "step000005.tmp").mkdir()  # half-written
+    (folder / "checkpoints" / "step000006.tmp").write_text("")  # by whomever
     capsys.readouterr()
     assert start([*RUN, "--run-dir", str(folder)]) == 0
     printed = capsys.readouterr().out
     assert "was skipped: step000003: rank000.safetensors has 1,000 bytes instead of" in printed
     assert f"going on after step 2, from {middle}" in printed
+    assert not list(folder.rglob("*.tmp"))
     assert differences(whole, fingerprint(folder)) == []
+
+
+@pytest.mark.parametrize(("was", "done", "lost"), [(10, 10, False), (10, 11, True), (2, 3, True), (0, 50, False)])
+def test_a_run_begins_again_where_its_first_checkpoint_was_not_due_by_the_config_it_had(tmp_path, was, done, lost):
+    with run_folder(load(["--run-dir", str(tmp_path / "out"), f"--run.save_every={was}"])) as folder:
+        (folder / "metrics.jsonl").write_text("{}\n" * done)
+    now = load(["--run-dir", str(folder), "--run.save_every=5"])
+    refused = pytest.raises(ConfigError, match=f"has {done} steps and no checkpoint")
+    with refused if lost else contextlib.nullcontext(), run_folder(now):
+        pass
 
 
 def test_without_any_valid_checkpoint_nothing_is_thrown_away(tmp_path, capsys):
@@ -144,6 +168,10 @@ def test_a_named_checkpoint_is_continued_and_later_ones_go(whole, stopped, tmp_p
     assert "is no checkpoint: it takes auto, never, or a folder" in capsys.readouterr().err
     assert start([*RUN, "--resume", str(named.with_name("step000008")), "--run-dir", str(tmp_path / "b")]) == 2
     assert "is a checkpoint of" in capsys.readouterr().err
+    unfinished = shutil.copytree(named.with_name("step000008"), named.with_name("step000009.tmp"))
+    assert start([*RUN, "--resume", str(unfinished)]) == 2
+    assert "is no checkpoint" in capsys.readouterr().err
+    assert unfinished.exists()
 
 
 def test_other_data_is_refused_and_the_same_data_elsewhere_is_not(tmp_path, capsys):
@@ -160,6 +188,70 @@ def test_other_data_is_refused_and_the_same_data_elsewhere_is_not(tmp_path, caps
     assert start([*RUN, *moved, "--run-dir", str(folder)]) == 2
     assert "problems changed since" in capsys.readouterr().err
     assert [row["step"] for row in metrics(folder)] == [1, 2]
+
+
+def test_another_tokenizer_model_or_reward_in_the_same_place_is_refused(tmp_path, capsys):
+    model = shutil.copytree(tiny.FOLDER, tmp_path / "model")
+    (tmp_path / "mine.py").write_text(reward := "def mine(problem, response, rollout):\n    return float('1' in response)\n")
+    options = [*few_problems(tmp_path), f"--model.path={model}", f"--verifier.rewards=[['{tmp_path / 'mine.py'}:mine', 1]]"]
+    folder = begun(tmp_path / "out", *options)
+
+    def refused(path, content, what):
+        before = path.read_bytes()
+        path.write_bytes(content)
+        assert start([*RUN, *options, "--run-dir", str(folder)]) == 2
+        assert f"{what} changed since {folder}/checkpoints/step000001 was saved" in capsys.readouterr().err
+        path.write_bytes(before)
+
+    tokenizer = json.loads((model / "tokenizer_config.json").read_text())
+    refused(model / "tokenizer_config.json", json.dumps(tokenizer | {"pad_token": "1"}).encode(), "tokenizer")
+    config = json.loads((model / "config.json").read_text())
+    refused(model / "config.json", json.dumps(config | {"rope_theta": 7.0, "rope_parameters": None}).encode(), "model's config")
+    refused(tmp_path / "mine.py", reward.replace("1", "2").encode(), "reward file")
+    weights = (other_weights(tmp_path / "other") / "model.safetensors").read_bytes()
+    refused(model / "model.safetensors", weights, "the starting model's weights")
+    shutil.move(model, tmp_path / "moved")
+    begun(folder, *options, f"--model.path={tmp_path / 'moved'}")
+    assert [row["step"] for row in metrics(folder)] == [1, 2]
+
+
+def test_export_and_report_are_written_under_the_lock_and_a_signal_then_does_no_harm(tmp_path, monkeypatch):
+    export, folder = Policy.export, tmp_path / "out"
+
+    def watched(self, *arguments):
+        with (folder / ".lock").open("a") as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        (folder / "model.tmp").mkdir()
+        (folder / "model.tmp" / "left.over").touch()
+        os.kill(os.getpid(), signal.SIGTERM)
+        export(self, *arguments)
+
+    monkeypatch.setattr(Policy, "export", watched)
+    assert start([*RUN, *few_problems(tmp_path), "--run.steps=1", "--run-dir", str(folder)]) == 0
+    assert (folder / "summary.json").exists()
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {p.name for p in (folder / "model").iterdir()}
+    assert not (folder / "model" / "left.over").exists()
+
+
+@pytest.mark.parametrize(("phase", "evaluations"), [("build_engine", 0), ("evaluate", 1)])
+def test_a_signal_before_the_first_step_ends_the_run_there(phase, evaluations, tmp_path, monkeypatch, capsys):
+    call = getattr(train, phase)
+
+    def interrupted(*arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.1)  # until the thread has it
+        return call(*arguments)
+
+    options = [*RUN, *few_problems(tmp_path), "--run-dir", str(tmp_path / "out")]
+    with monkeypatch.context() as patch:
+        patch.setattr(train, phase, interrupted)
+        assert start(options) == 0
+    printed = capsys.readouterr().out
+    assert f"stopped after step 0 of 8; resume with: train.py {tmp_path / 'out'}/config.yaml" in printed
+    assert printed.count("eval after step 0") == evaluations
+    assert not (tmp_path / "out" / "metrics.jsonl").read_text()
+    begun(tmp_path / "out", *few_problems(tmp_path))
+    assert len(metrics(tmp_path / "out")) == 1
 
 
 def test_two_processes_never_write_into_one_run(stopped, capsys):
@@ -224,30 +316,46 @@ def test_a_signal_to_any_rank_ends_the_run_after_its_step_and_leaves_no_process(
     assert len(metrics(tmp_path / "out")) == len(rows) + 1
 
 
+def test_a_rank_that_is_killed_ends_the_others_and_the_run_goes_on_from_its_last_step(tmp_path):
+    job = Job(tmp_path / "out", *LONG, "--run.save_every=1", front=launcher(2, None))
+    job.wait_for(2)
+    (target,) = [p for p in living(job.mark) if is_rank(p, 1)]
+    os.kill(target, signal.SIGKILL)
+    code, printed, left = job.end()
+    assert code not in (0, None)
+    assert "SIGKILL" in printed, "by torchrun, of the rank that died"
+    assert left == []
+    done = max(int(p.name[4:]) for p in (tmp_path / "out" / "checkpoints").glob("step*") if p.suffix != ".tmp")
+    assert start([*RUN, *LONG, "--run.save_every=1", "--stop-after=0s", "--run-dir", str(tmp_path / "out")]) == 0
+    assert [row["step"] for row in metrics(tmp_path / "out")] == list(range(1, done + 2))
+
+
 def is_rank(pid, rank):
     """Whether a process is the trainer of this rank and not a worker of it."""
     with open(f"/proc/{pid}/environ", "rb") as file, open(f"/proc/{pid}/cmdline", "rb") as command:
         return f"RANK={rank}".encode() in file.read().split(b"\0") and b"train.py" in command.read()
 
 
-def test_a_second_interrupt_ends_a_run_at_once_and_leaves_no_process(tmp_path):
-    (tmp_path / "slow.py").write_text(
-        "import time\ndef slow(problem, response, rollout):\n    time.sleep(0.5)\n    return float('1' in response)\n"
-    )
-    job = Job(
-        tmp_path / "out", *LONG, f"--verifier.name={tmp_path / 'slow.py'}:slow", "--eval.problems=1", "--run.save_every=1"
-    )
+def test_a_second_interrupt_ends_a_rank_at_once_that_waits_for_one_that_hangs_and_leaves_no_process(tmp_path):
+    job = Job(tmp_path / "out", *LONG, front=launcher(2, None))
     job.wait_for(1)
-    time.sleep(1.0)  # it is in the second step now
-    os.kill(job.process.pid, signal.SIGINT)
+    waiting, hanging = (next(p for p in living(job.mark) if is_rank(p, rank)) for rank in (0, 1))
+    os.kill(hanging, signal.SIGSTOP)
+    time.sleep(1.0)  # the other one is in a collective by now
+    steps = len(metrics(tmp_path / "out"))
+    os.kill(waiting, signal.SIGINT)
     time.sleep(1.2)
-    assert job.process.poll() is None, "a step takes 4 s and more: 16 responses or more, two workers"
-    os.kill(job.process.pid, signal.SIGINT)
-    begin = time.monotonic()
-    code, printed, left = job.end()
-    assert time.monotonic() - begin < 2
-    assert (code, left) == (130, [])
-    assert "SIGINT: the run ends after this step; Ctrl-C again ends it at once" in printed
+    assert len(metrics(tmp_path / "out")) == steps
+    os.kill(waiting, signal.SIGINT)
+    end = time.monotonic() + 10
+    while waiting in living(job.mark):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    os.kill(hanging, signal.SIGKILL)  # what torchrun does half a minute later
+    _, printed, left = job.end()
+    assert left == []
+    assert "SIGINT: the run ends after this step; Ctrl-C again ends it at once\nstopped at once\n" in printed
+    assert re.search(r"exitcode +: 130 ", printed)
 
 
 def test_a_killed_run_goes_on_to_the_same_numbers(whole, tmp_path):

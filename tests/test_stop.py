@@ -47,6 +47,7 @@ def test_a_second_interrupt_ends_a_process_whose_main_thread_hangs_in_native_cod
     reader, writer = os.pipe()
     pid = os.fork()
     if not pid:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # not that of pytest
         signal.alarm(20)  # its end where the interrupts are not heard
         stop.ECHO = 0.1
         os.dup2(writer, 2)

@@ -46,5 +46,15 @@ HEAVY = ("test_vllm.py", "test_zero.py", "test_resume.py")
 
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.path.name not in HEAVY)
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group("ranks" if item.path.name in HEAVY else str(item.path)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):  # its own groups, by mark, are lost on pytest 9.2
+        def _split_scope(self, nodeid):
+            file = nodeid.partition("::")[0]
+            return "ranks" if file.rpartition("/")[2] in HEAVY else file
+
+    return ByFile(config, log)

@@ -23,7 +23,7 @@ def make(stage: str, dtype: str) -> Policy:
     os.environ["ACCELERATE_DEEPSPEED_ZERO_STAGE"] = stage if stage != "plain" else "0"
     os.environ["ACCELERATE_DEEPSPEED_ZERO3_INIT"] = str(stage == "3").lower()
     AcceleratorState._reset_state(True)
-    arguments = ["--optimizer.micro_batch_tokens=40", f"--model.dtype={dtype}"]
+    arguments = ["--rollout.engine=vllm", "--optimizer.micro_batch_tokens=40", f"--model.dtype={dtype}"]
     return Policy(load(arguments), Ranks(dtype), len(tiny.tokenizer()))
 
 

@@ -170,7 +170,7 @@ def test_out_of_memory_while_sampling_says_how_many_sequences_to_use(small):
 
 
 def test_an_engine_that_fails_ends_the_run_with_its_reason_and_what_to_lower(small, tmp_path, monkeypatch, capsys):
-    def broken(self, prompts, sampling, seeds):
+    def broken(self, *arguments):
         yield from ()
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 

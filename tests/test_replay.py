@@ -161,10 +161,10 @@ def test_batches_are_kept_as_the_config_says(tmp_path):
 
 def test_an_old_batch_that_cannot_be_removed_costs_a_warning(tmp_path, capsys):
     batches = Batches(tmp_path, load(["--run.save_batches=1"]).run, "")
-    batches.after_step(State(0), [])
+    batches.after_step(State(0), [], 4)
     (tmp_path / "batches" / "step000001").rename(tmp_path / "elsewhere")
     (tmp_path / "batches" / "step000001").symlink_to(tmp_path / "elsewhere")  # which rmtree refuses, also for root
-    batches.after_step(State(1), [])
+    batches.after_step(State(1), [], 8)
     batches.forget_after(0)
     printed = capsys.readouterr().out
     assert len(re.findall(r"warning: \S+step000001 is old and could not be removed", printed)) == 2

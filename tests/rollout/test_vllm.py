@@ -56,9 +56,9 @@ def gap(policy, groups):
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_log_probs_are_those_of_the_trainer(policy, engine, temperature):
-    policy.head.temperature = temperature
+    policy.head.output.temperature = temperature
     assert gap(policy, collect(engine, Sampling(6, temperature, 10))) < 1e-4
-    policy.head.temperature = 1.0
+    policy.head.output.temperature = 1.0
 
 
 def test_new_weights_reach_the_engine_and_a_push_that_is_withheld_shows(policy, engine):

@@ -108,8 +108,9 @@ def train(config: Config) -> None:
             sampler.take_seconds()  # those of an evaluation are not this step's
             # 1. Sample and verify, until the batch is full of groups that can teach something.
             batch, surplus, generated = fill_batch(sampler, prompts, order, surplus, policy.version, config)
-            engine.sleep()
             sampled = time.perf_counter()
+            engine.sleep()
+            asleep = time.perf_counter()
             # 2. Advantages, a whole group at a time.
             score_old_policy(policy, batch, strategy, config)
             give_advantages(strategy, batch)
@@ -123,8 +124,8 @@ def train(config: Config) -> None:
             engine.sync(policy)
             # 5. Say what happened.
             done = time.perf_counter()
-            seconds = sampler.take_seconds() | {"old": scored - sampled, "update": updated - scored}
-            seconds |= {"sync": done - updated, "step": done - begin}
+            seconds = sampler.take_seconds() | {"old": scored - asleep, "update": updated - scored}
+            seconds |= {"sync": asleep - sampled + done - updated, "step": done - begin}
             carried = [] if over(step, order, config) else surplus  # at the end they are waste
             metrics = batch_metrics(generated, batch, carried, order.position - state.position, config)
             metrics |= stats.metrics(ranks) | {"optimizer/lr": lr}
@@ -298,6 +299,9 @@ def update(policy: Policy, batch: Groups, lr: float, config: Config) -> UpdateSt
         if not any(lengths):
             stats.skipped += 1
             continue
+        # Of what is left out only the absence counts, in the weights of the others.
+        kept = [i for i, length in enumerate(lengths) if length]
+        rollouts, weights = [rollouts[i] for i in kept], [weights[i] for i in kept]
         for micro in policy.gradient_steps(rollouts):
             logps, entropy = policy.log_probs(micro)
             sampler_logps = micro.flat([r.sample.log_probs for r in micro.rollouts])

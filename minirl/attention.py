@@ -46,7 +46,7 @@ class Layout(ABC):
 
     @abstractmethod
     def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
-        """float[T, H, D] from q float[T, H, D] and k, v float[T, G, D]; scale None is 1 / sqrt(D)."""
+        """float[T, H, E] from q float[T, H, D], k float[T, G, D] and v float[T, G, E]; scale None is 1 / sqrt(D)."""
 
 
 class Varlen(Layout):
@@ -66,6 +66,8 @@ class Varlen(Layout):
             self.keys = torch.from_numpy(np.where(within < np.repeat(prefix, seen), before, after)).to(device)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
+        if v.shape[-1] != q.shape[-1]:
+            raise Unpackable(f"its heads have {q.shape[-1]} numbers in queries and {v.shape[-1]} in values")
         if self.keys is not None:
             k, v = k.index_select(0, self.keys), v.index_select(0, self.keys)
         # Causal with more keys than queries: flash attention lets the last query see all keys.
@@ -123,8 +125,8 @@ class Padded(Layout):
                 for x, places in ((q, run.queries), (k, run.keys), (v, run.keys))
             )
             out = scaled_dot_product_attention(queries, keys, values, run.visible, scale=scale, enable_gqa=True)
-            outputs.append(out.transpose(1, 2).reshape(-1, q[0].numel()).index_select(0, run.real))
-        return torch.cat(outputs).index_select(0, self.order).view(q.shape)
+            outputs.append(out.transpose(1, 2).reshape(-1, q.shape[1] * v.shape[2]).index_select(0, run.real))
+        return torch.cat(outputs).index_select(0, self.order).view(*q.shape[:2], v.shape[2])
 
 
 def packed_attention(

@@ -44,8 +44,8 @@ def packed_micro_batches(
 def split(
     prompts: Sequence[Hashable], prompt_lengths: Sequence[int], lengths: Sequence[int], budget: int, pair_cost: float
 ) -> list[Unit]:
-    """The units of all responses. A group is one, unless it exceeds a quarter of the budget: smaller pieces fill better, and
-    then the prompt's second pass costs little beside its responses."""
+    """The units of all responses. A group is one, unless it exceeds a quarter of the budget, since smaller pieces fill better,
+    and four times its prompt, since each piece is another pass over that."""
     groups: dict[Hashable, list[int]] = {}
     for i, prompt in enumerate(prompts):
         groups.setdefault(prompt, []).append(i)
@@ -57,7 +57,7 @@ def split(
         for i in sorted(members, key=lambda i: -lengths[i]):
             if lengths[i] - 1 > room or not pieces:
                 pieces.append([])
-                room = budget // 4 - start
+                room = min(budget, max(budget // 4, 4 * start)) - start
             pieces[-1].append(i)
             room -= lengths[i] - 1
         for piece in pieces:

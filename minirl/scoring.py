@@ -175,8 +175,10 @@ def why_not_packed(
     with torch.no_grad():
         try:
             packed = log_probs(batch)
-        except (Unpackable, TypeError) as error:  # TypeError: a model whose layers do not take what they do not know
-            return str(error)
+        except torch.OutOfMemoryError:
+            raise
+        except (Unpackable, TypeError, ValueError, RuntimeError) as error:  # of layers or a kernel that do not take the row
+            return " ".join(str(error).split())[:300]
         padded = log_probs(padded_micro_batch(rollouts, batch.indices, batch.targets.device))
     layout: Layout = batch.inputs["layout"]
     if layout.calls != config.num_hidden_layers:

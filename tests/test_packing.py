@@ -3,6 +3,7 @@
 import time
 
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -18,12 +19,24 @@ def tokens(batch, prompts, prompt_lengths, lengths):
 def test_packed_by_hand():
     # prompt 4 with responses 3 and 5: 4 + 2 + 4 = 10 tokens; the others 2 + 6 = 8 and 2 + 1 = 3. All fit 40, whole groups.
     assert packed_micro_batches("aabc", [4, 4, 2, 2], [3, 5, 7, 2], 40) == [[[1, 0, 2, 3]]]
-    # a group beyond a quarter of the budget is taken apart: 4 + 4 = 8, 4 + 2 = 6, 8 and 3 go into three of 12
-    assert packed_micro_batches("aabc", [4, 4, 2, 2], [3, 5, 7, 2], 12) == [[[0, 3], [1], [2]]]
+    # groups of 10, 8 and 3 go into two of 12
+    assert packed_micro_batches("aabc", [4, 4, 2, 2], [3, 5, 7, 2], 12) == [[[2, 3], [1, 0]]]
+    # a group beyond the budget is taken apart: 1 + 8 twice; so is one beyond a quarter of it and four prompts, 1 + 3 and 1 + 2,
+    # which go where there is room: with 2 + 7 and with 2 + 6
+    assert packed_micro_batches("aa", [1, 1], [9, 9], 12) == [[[0], [1]]]
+    assert packed_micro_batches("aabc", [1, 1, 2, 2], [4, 3, 8, 7], 13) == [[[2, 1], [3, 0]]]
     assert packed_micro_batches([], [], [], 8, ranks=2) == [[[]], [[]]]
     # long responses cost more than their tokens: with attention counted, 30 weighs as much as the six of 9 (8 tokens run)
     one_long = packed_micro_batches(range(7), [1] * 7, [30, 9, 9, 9, 9, 9, 9], 200, 2, pair_cost=1.0)
     assert sorted(map(sorted, (share[0] for share in one_long))) == [[0], [1, 2, 3, 4, 5, 6]]
+
+
+@pytest.mark.parametrize(("prompt", "response", "budget"), [(4200, 100, 16_384), (600, 64, 2048)])
+def test_a_long_prompt_is_run_once_where_its_group_fits(prompt, response, budget):
+    groups = [g for g in range(16) for _ in range(8)]
+    (share,) = packed_micro_batches(groups, [prompt] * 128, [response] * 128, budget)
+    computed = sum(tokens(batch, groups, [prompt] * 128, [response] * 128) for batch in share)
+    assert computed == 16 * (prompt + 8 * (response - 1))
 
 
 @given(

@@ -352,9 +352,10 @@ def main() -> None:
         problems = [(pairs.randint(10, 99), pairs.randint(10, 99)) for _ in range(4096)]
         text = "".join(json.dumps({"problem": f"{a}+{b}=", "answer": str(a + b)}) + "\n" for a, b in sorted(set(problems)))
         (Path(folder) / "problems.jsonl").write_text(text)
-        for work in GPU if gpu else CPU:
-            if options.only and options.only not in work["name"]:
-                continue
+        chosen = [work for work in (GPU if gpu else CPU) if not options.only or options.only in work["name"]]
+        if not chosen:
+            sys.exit(f"race_trl.py: no workload has {options.only!r} in its name")
+        for work in chosen:
             more = {"folder": folder, "gpu": gpu, "options": options.option}
             if options.peer_micro_batch:
                 more["peer_micro_batch"] = options.peer_micro_batch

@@ -27,39 +27,43 @@ FLOPS, BANDWIDTH, NVLINK, NETWORK = 989e12, 4.8e12 * 0.7, 350e9, 50e9 * 0.8
 # Qwen3-8B: parameters, layers, heads * head size, bytes of keys and values a token.
 PARAMETERS, LAYERS, WIDTH, KV_BYTES = 8.19e9, 36, 4096, 2 * 36 * 8 * 128 * 2
 ASSUMPTIONS = """\
-Assumptions: 256 prompts x 10 samples, prompts of 150 tokens, responses of 2,000 on average and 8,192 at most (log-normal),
-4 optimizer steps, micro-batches of 16k tokens, ZeRO-3, activations recomputed (8 operations a parameter and token, not 6).
-Decode step = 27 us a sequence (measured, 0.6B) + weights and KV cache read at 70% of 4.8 TB/s, until the longest response ends.
-Update at the MFU given: 18% was measured for 0.6B, 40% is the target for 4B and more. Weights cross NVLink (350 GB/s) or the
-network (40 GB/s a GPU) three times a micro-batch, beside computing. Pushing weights: 30 GB/s a rank (measured, 0.6B).
+Assumptions: 256 prompts x 10 samples, prompts of 150 tokens, responses log-normal (sigma 1, mean 2,000 before they are cut at
+8,192; drawn once), 4 optimizer steps, micro-batches of 16k tokens, ZeRO-3, activations recomputed (8 operations a parameter
+and token, not 6). A decode step = 27 us a sequence (measured, 0.6B) + the longer of reading weights and KV cache at 70% of
+4.8 TB/s and computing at 60% of the peak; the GPU with the longest responses sets the end. Update at the MFU given: 18% was
+measured for 0.6B, 40% is the target for 4B and more. Weights cross NVLink (350 GB/s) or the network (40 GB/s a GPU) three times
+a micro-batch, beside computing. Pushing weights: 30 GB/s a rank (measured, 0.6B), or the network where that is slower.
 No dynamic sampling: with it, sampling counts 1 / (share of groups kept) times. Verification runs beside sampling."""
 
 
 def paper(gpus: int, mfu: float, prompts: int = 256, samples: int = 10, prompt: int = 150, mean: int = 2000,
           longest: int = 8192, mini_batches: int = 4, budget: int = 16_384) -> dict[str, Any]:  # fmt: skip
     """Seconds of a step of Qwen3-8B by phase."""
-    rollouts = prompts * samples
-    here = rollouts / gpus  # sequences an engine decodes at once, falling towards the end
-    reading = PARAMETERS * 2 / BANDWIDTH
-    # While all decode, until the mean length; then fewer and fewer, on average a fifth, until the longest is done.
-    full = SEQUENCE_SECONDS * here + reading + here * (prompt + mean / 2) * KV_BYTES / BANDWIDTH
-    few = max(1.0, here / 5)
-    tail = SEQUENCE_SECONDS * few + reading + few * (prompt + (mean + longest) / 2) * KV_BYTES / BANDWIDTH
-    sample = mean * full + (longest - mean) * tail
-    tokens = prompts * prompt + rollouts * mean
-    pairs = rollouts * (mean**2 * 1.2 + mean * prompt)  # half the mean square of log-normal lengths, sigma 1, cut at 4 means
+    import numpy as np
+
+    lengths = np.random.default_rng(0).lognormal(np.log(mean) - 0.5, 1, prompts * samples).clip(1, longest).round()
+    sample = 0.0
+    for here in np.array_split(lengths, gpus):
+        ended = np.searchsorted(np.sort(here), np.arange(here.max()), side="right")  # of its sequences, at each decode step
+        alive = len(here) - ended
+        reading = (PARAMETERS * 2 + alive * (prompt + np.arange(len(alive))) * KV_BYTES) / BANDWIDTH
+        computing = 2 * PARAMETERS * alive / (0.6 * FLOPS)
+        sample = max(sample, float((SEQUENCE_SECONDS * alive + np.maximum(reading, computing)).sum()))
+    tokens = prompts * prompt + lengths.sum()
+    pairs = (lengths**2 / 2 + lengths * prompt).sum()
     flops = 8 * PARAMETERS * tokens + 16 * LAYERS * WIDTH * pairs
     compute = flops / (gpus * FLOPS * mfu)
     # A mini-batch has at least one micro-batch a rank, however small.
     passes = mini_batches * max(1.0, tokens / mini_batches / gpus / budget)
-    exchange = passes * 3 * PARAMETERS * 2 / (NVLINK if gpus <= 8 else NETWORK)
+    between = NVLINK if gpus <= 8 else NETWORK
+    exchange = passes * 3 * PARAMETERS * 2 / between
     update = max(compute, exchange)
     old = (2 * PARAMETERS * tokens + 4 * LAYERS * WIDTH * pairs) / (gpus * FLOPS * mfu) * (1 - 1 / mini_batches)
-    sync = PARAMETERS * 2 / PUSH_BYTES + SLEEP_SECONDS
+    sync = PARAMETERS * 2 / min(PUSH_BYTES, between) + SLEEP_SECONDS
     step = sample + old + update + sync
     return {
         "GPUs": gpus, "MFU": mfu, "sample s": sample, "old s": old, "update s": update, "exchange s": exchange,
-        "sync s": sync, "step s": step, "tokens/s": rollouts * mean / step, "steps a day": 86_400 / step,
+        "sync s": sync, "step s": step, "tokens/s": float(lengths.sum()) / step, "steps a day": 86_400 / step,
     }  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from minirl import loss as losses
 from minirl.advantages import Strategy, has_signal
 from minirl.checkpoint import ORIGIN, Checkpoints, State, fingerprint
 from minirl.data import Order, Prompt, encode_prompts, load_problems, unreadable_answers
-from minirl.distributed import Ranks, is_main_process
+from minirl.distributed import Ranks
 from minirl.evaluation.held_out import evaluate
 from minirl.metrics import UpdateStats, batch_metrics
 from minirl.policy import Policy, check_context, learning_rate, load_tokenizer, model_config, model_plan
@@ -48,10 +48,6 @@ Groups = list[list[Rollout]]
 def train(config: Config) -> None:
     """One run, from the config to the report."""
     start = time.perf_counter()
-    if not config.dry_run and (sentence := finished(config)):
-        if is_main_process():
-            say(sentence)
-        return
     # Whatever can be wrong with the input is found before a model is loaded.
     train_problems, test_problems, notes = load_problems(config.data)
     if config.verifier.name == "math":
@@ -66,13 +62,18 @@ def train(config: Config) -> None:
         for line in (*notes, *configuration.plan(config, *sizes, config.plan.gpus), *model_plan(config)):
             say(line)
         return
-    v = config.verifier
+    v, ranks = config.verifier, Ranks(config.model.dtype)
+    # One rank looks, before it writes: the others may come later.
+    if sentence := ranks.gather([finished(config) if ranks.main else None])[0]:
+        if ranks.main:
+            say(sentence)
+        ranks.close()
+        return
     with (
         run_folder(config) as folder,
         VerifierPool(*v.pool(), v.workers, v.timeout) as pool,
         Stop(config.run.stop_after, start) as stop,
     ):
-        ranks = Ranks(config.model.dtype)
         if ranks.main:
             notes += untried("torch", *(["deepspeed"] if ranks.zero is not None else []))
             memory = model_plan(config, ranks) if ranks.gpu_gib else []  # on a GPU that is too small, the arithmetic first
@@ -157,6 +158,7 @@ def train(config: Config) -> None:
         else:
             policy.export(folder / "model" if folder else None, tokenizer)
             reporter.finish(config, time.perf_counter() - start)
+        ranks.barrier()  # signals are taken until the first rank has written all
     ranks.close()
 
 

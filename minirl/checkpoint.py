@@ -33,7 +33,7 @@ from minirl.policy import Policy
 from minirl.report import discard, must_write, say
 from minirl.rollout import Rollout, records
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 NEEDED = ("state.json", "surplus.npz", "rank000.safetensors", "rank000.json")
 COSTS = ("checkpoint/seconds", "checkpoint/bytes")
@@ -130,7 +130,8 @@ def publish(temporary: Path, entries: dict[str, list[Any]]) -> Path:
     write(temporary, {MANIFEST: json.dumps({"format": FORMAT, "files": entries}, indent=1).encode()})
     flush(temporary)
     if final.exists():  # at no moment is there none: see `recover`
-        final.rename(old := final.with_suffix(".old.tmp"))
+        discard(old := final.with_suffix(".old.tmp"))
+        final.rename(old)
         temporary.rename(final)
         discard(old)
     else:
@@ -144,7 +145,8 @@ def recover(root: Path) -> None:
     for temporary in sorted(root.glob("step*.tmp")):
         final = root / temporary.name.partition(".")[0]
         if not final.exists() and damage(temporary) is None:
-            temporary.rename(final)
+            with must_write(final):
+                temporary.rename(final)
 
 
 def flush(path: Path) -> None:
@@ -351,10 +353,8 @@ class Checkpoints:
     def require(self, step: int) -> None:
         """RunError when a run that was stopped after `step` cannot go on from there."""
         if self.saved != step:
-            raise RunError(
-                f"stopped after step {step}, but only step {self.saved} could be saved: {self.error}; the same command repeats "
-                "the others"
-            )
+            again = "the same command repeats the others" if self.saved else f"remove {self.root.parent} to begin again"
+            raise RunError(f"stopped after step {step}, but only step {self.saved} could be saved: {self.error}; {again}")
 
     def save(self, policy: Policy, state: State) -> None:
         """Copies everything to host memory and writes it, in the background if the run says so."""

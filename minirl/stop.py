@@ -1,5 +1,6 @@
 """Ends a run between two steps: a signal or a time limit is remembered, and all ranks act on it together."""
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -49,7 +50,8 @@ class Stop:
         for number, handler in self.before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self.fd)
-        self.writer.close()  # which ends the thread
+        self.writer.shutdown(socket.SHUT_RDWR)  # which ends the thread, also where a child has the socket too
+        self.writer.close()
         self.thread.join()
         self.reader.close()
 
@@ -65,9 +67,11 @@ class Stop:
         if number in (signal.SIGTERM, signal.SIGINT) and self.asked_at is None:
             self.asked_at = now
             text = f"{signal.Signals(number).name}: the run ends after this step; Ctrl-C again ends it at once\n"
-            os.write(2, text.encode())
+            with contextlib.suppress(OSError):  # who read it may have ended by the same Ctrl-C
+                os.write(2, text.encode())
         elif number == signal.SIGINT and self.asked_at is not None and now - self.asked_at > ECHO:
-            os.write(2, b"stopped at once\n")
+            with contextlib.suppress(OSError):
+                os.write(2, b"stopped at once\n")
             os._exit(130)
 
     def asked(self, ranks: Ranks, begun: bool = True) -> bool:

@@ -83,8 +83,8 @@ def test_a_published_checkpoint_is_whole_and_its_temporary_folder_gone(saved):
         (lambda f: os.truncate(f / "manifest.json", 9), "manifest.json is damaged"),
         (lambda f: (f / "manifest.json").write_text("[]"), "manifest.json is damaged"),
         (lambda f: (f / "manifest.json").write_text('{"format": 99}'), "format 99 is of another version"),
-        (lambda f: (f / "manifest.json").write_text('{"format": 1, "files": {}}'), "manifest.json does not name state.json"),
-        (lambda f: (f / "manifest.json").write_text(f'{{"format": 1, "files": {json.dumps(NEEDED)}}}'), "is damaged"),
+        (lambda f: (f / "manifest.json").write_text('{"format": 2, "files": {}}'), "manifest.json does not name state.json"),
+        (lambda f: (f / "manifest.json").write_text(f'{{"format": 2, "files": {json.dumps(NEEDED)}}}'), "is damaged"),
     ],
 )
 def test_every_kind_of_damage_has_its_sentence(saved, harm, says):

@@ -35,6 +35,18 @@ def test_a_signal_asks_for_an_end_and_afterwards_all_is_as_before(capfd):
     assert signal.set_wakeup_fd(-1) == -1
 
 
+def test_a_signal_is_taken_where_nobody_can_be_told(monkeypatch):
+    def broken(*_):
+        raise BrokenPipeError
+
+    with Stop(None, time.perf_counter()) as asked:
+        monkeypatch.setattr("minirl.stop.os.write", broken)
+        os.kill(os.getpid(), signal.SIGINT)
+        until(lambda: asked.asked(ONE, begun=False))
+        assert asked.thread.is_alive(), "a second one is still taken"
+        monkeypatch.undo()
+
+
 def test_a_time_limit_counts_from_the_start_and_once_a_step_is_taken():
     assert not Stop("10s", time.perf_counter()).asked(ONE)
     late = Stop("10s", time.perf_counter() - 11)

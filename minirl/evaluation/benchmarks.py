@@ -128,7 +128,7 @@ class Loaded:
         """All that shapes the result, for results.json."""
         facts = {"source": self.source, "rows": self.rows, "sha256": self.sha256, "problems": len(self.problems)}
         file, python, _ = self.benchmark.verifier.rpartition(".py:")
-        if python and (path := Path(f"{file}.py")).is_file():  # a missing one is the verifier's to report
+        if python and (path := Path(f"{file}.py").expanduser()).is_file():  # a missing one is the verifier's to report
             facts["verifier_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
         return {k: v for k, v in asdict(self.benchmark).items() if k not in ("rows", "sha256", "file", "suites")} | facts
 

@@ -86,11 +86,10 @@ def machine() -> dict[str, Any]:
 
 
 def finish(benchmark: str, rows: list[dict[str, Any]], results: str | None, as_json: bool) -> None:
-    """Appends one JSON line to the file `results`, and prints that line instead of nothing if `as_json`."""
+    """Appends one JSON line to the file `results`, benchmarks/results.jsonl if none is named, and prints it if `as_json`."""
     line = json.dumps({"benchmark": benchmark, **machine(), "rows": rows})
-    if results:
-        with Path(results).open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+    with Path(results or ROOT / "benchmarks" / "results.jsonl").open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
     if as_json:
         print(line)
 

@@ -326,7 +326,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer steps: under a minute on a CPU")
     parser.add_argument("--json", action="store_true", help="print one JSON line instead of a table")
-    parser.add_argument("--results", help="file that one JSON line is appended to")
+    parser.add_argument("--results", help="file for one more JSON line; else benchmarks/results.jsonl")
     parser.add_argument("--steps", type=int, help="measured steps a program and workload")
     parser.add_argument("--threads", type=int, default=1, help="of each program, on a CPU")
     parser.add_argument("--only", help="only workloads whose name has this in it")

@@ -100,7 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--paper", action="store_true", help="the calculation only")
     parser.add_argument("--json", action="store_true", help="print one JSON line instead of tables")
-    parser.add_argument("--results", help="file that one JSON line is appended to")
+    parser.add_argument("--results", help="file for one more JSON line; else benchmarks/results.jsonl")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     if not options.paper:

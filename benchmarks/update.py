@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, help="response tokens of an update; GPU: 131072, CPU: 4096")
     parser.add_argument("--peak-tflops", type=float, default=989.0)
     parser.add_argument("--json", action="store_true", help="print one JSON line instead of a table")
-    parser.add_argument("--results", help="file that one JSON line is appended to")
+    parser.add_argument("--results", help="file for one more JSON line; else benchmarks/results.jsonl")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:

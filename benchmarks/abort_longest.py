@@ -16,6 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from benchmarks.common import finish, random_model, table
+from minirl.config import RolloutConfig
 from minirl.rollout import Sampling
 from minirl.rollout.transformers import TransformersEngine
 
@@ -39,7 +40,7 @@ class Forced(TransformersEngine):
 
 def sample(model: torch.nn.Module, prompts: int, longest: int, shared: float, share: float, seed: int) -> list[float]:
     """[processor seconds, passes, mean tokens] of sampling `prompts` groups."""
-    drawn, rng = math.ceil(prompts / (1 - share) - 1e-9), np.random.default_rng(seed)
+    drawn, rng = RolloutConfig(abort_longest=share).draws(prompts), np.random.default_rng(seed)
     noise = shared * rng.standard_normal((drawn, 1)) + (1 - shared**2) ** 0.5 * rng.standard_normal((drawn, SAMPLES))
     engine = Forced(model, [], 0, VOCABULARY, drawn * SAMPLES)
     lengths = np.exp(math.log(longest / 4) - 0.5 + noise).round().clip(1, longest)

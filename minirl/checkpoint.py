@@ -32,6 +32,7 @@ from minirl.distributed import Ranks
 from minirl.policy import Policy
 from minirl.report import discard, must_write, say
 from minirl.rollout import Rollout, records
+from minirl.verify.rewards import reward_file
 
 FORMAT = 2
 MANIFEST = "manifest.json"
@@ -78,7 +79,7 @@ def fingerprint(
         return ((p.text, p.ids, p.problem.answer, sorted(p.problem.facts.items())) for p in prompts)
 
     names = [verifier.name, *(str(reward[0]) for reward in verifier.rewards)]
-    rewards = [Path(name.rpartition(":")[0]).expanduser().read_bytes() for name in names if ".py:" in name]
+    rewards = [file.read_bytes() for name in names if (file := reward_file(name))]
     sizes = {k: v for k, v in model_config.to_dict().items() if k not in ("_name_or_path", "transformers_version", "dtype")}
     return {
         "training problems": digest(content(prompts)),
@@ -273,8 +274,7 @@ class Checkpoints:
 
     def damage(self, name: str) -> str | None:
         """What is wrong with a checkpoint, None when nothing is; the same on all ranks, which share the reading."""
-        found = self.ranks.gather([damage(self.root / name, self.ranks.rank, self.ranks.size)])
-        return next((reason for reason in found if reason), None)
+        return self.ranks.first(damage(self.root / name, self.ranks.rank, self.ranks.size))
 
     def read(self, folder: Path) -> State:
         """The state in a valid checkpoint. ConfigError when what it was saved with has changed."""

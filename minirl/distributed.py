@@ -80,6 +80,10 @@ class Ranks:
         dist.all_gather_object(parts, items)
         return [item for part in parts for item in part]
 
+    def first(self, reason: str | None) -> str | None:
+        """The first reason that a rank gives, the same on all of them; None where none has any."""
+        return next((found for found in self.gather([reason]) if found), None)
+
     def sum(self, values: dict[str, float]) -> dict[str, float]:
         """Each value summed over ranks; all ranks pass the same keys in the same order."""
         if self.size == 1:

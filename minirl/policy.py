@@ -213,7 +213,7 @@ class Policy:
         self.head.eval()
         found = why_not_packed(lambda batch: self._score(self.head, batch)[0], self.micro_batch, self.model.config, tolerance)
         # What one rank found holds for all: they make their micro-batches together.
-        return next((reason for reason in self.ranks.gather([found]) if reason), None)
+        return self.ranks.first(found)
 
     def log_probs(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         """(float[T] log-probs with gradient, float[T] entropies) of the response tokens, nats."""

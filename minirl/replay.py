@@ -195,19 +195,19 @@ def policy_before(step: Step, config: Config, ranks: Ranks, vocabulary: int) -> 
     """The policy as it was before the step; None when the run has not kept it. ConfigError when it would begin with, or be
     held against, another starting model than the run's."""
     checkpoint = step.run / "checkpoints" / name_of(step.before.step)
-    reasons = [reason for reason in ranks.gather([damage(checkpoint, ranks.rank, ranks.size)]) if reason]
-    if reasons and step.before.step:
+    reason = ranks.first(damage(checkpoint, ranks.rank, ranks.size))
+    if reason and step.before.step:
         if ranks.main:
-            say(f"no weights from before step {step.number} ({checkpoint}: {reasons[0]}): verification and advantages only")
+            say(f"no weights from before step {step.number} ({checkpoint}: {reason}): verification and advantages only")
         return None
     policy = Policy(config, ranks, vocabulary)
-    if (reasons or policy.reference) and weights_digest(policy) != step.origin:
+    if (reason or policy.reference) and weights_digest(policy) != step.origin:
         raise ConfigError(f"model.path={config.model.path!r} holds other weights than those that {step.run} started with")
-    if not reasons:
+    if not reason:
         restore(policy, checkpoint, step.before.version)
     policy.nonfinite = step.before.nonfinite
     if ranks.main:
-        say(f"weights from before step {step.number}: {checkpoint if not reasons else 'the starting model'}")
+        say(f"weights from before step {step.number}: {checkpoint if not reason else 'the starting model'}")
     return policy
 
 

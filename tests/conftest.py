@@ -1,8 +1,10 @@
 """Set before torch is imported anywhere: spinning threads on a shared machine cost up to 46x."""
 
+import contextlib
 import json
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +17,19 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # train.py is a script beside the package, not a part of it
+
+
+@contextlib.contextmanager
+def mounted(folder, size):
+    """A disk of that size (as mount takes it) in `folder`, where this user may mount; else the test is skipped."""
+    folder.mkdir()
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if mount.returncode:
+        pytest.skip(f"cannot mount: {mount.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def few_problems(folder):

@@ -36,7 +36,7 @@ from minirl.data import Prompt
 from minirl.distributed import Ranks
 from minirl.policy import Policy
 from minirl.tasks import Problem
-from tests.conftest import ROOT
+from tests.conftest import ROOT, mounted
 from tests.equivalence import rollouts
 from tests.resumption import step, whole
 
@@ -318,13 +318,8 @@ def test_a_run_that_was_stopped_and_could_not_be_saved_says_so(policy, tmp_path,
 @pytest.fixture
 def disk(tmp_path):
     """A disk with room for two checkpoints, mounted where this user may."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)], capture_output=True, check=False)
-    if mount.returncode:
-        pytest.skip(f"cannot mount: {mount.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with mounted(tmp_path / "disk", "6m") as folder:
+        yield folder
 
 
 @pytest.mark.parametrize("policy_on_error", ["continue", "stop"])

@@ -27,7 +27,7 @@ from minirl.rollout import Rollout, Sample
 from minirl.rollout.transformers import TransformersEngine
 from minirl.verify import Verdict
 from minirl.verify.pool import VerifierPool
-from tests.conftest import ROOT, few_problems
+from tests.conftest import ROOT, few_problems, mounted
 
 TOK = tiny.tokenizer()
 
@@ -357,13 +357,8 @@ def test_an_end_that_cannot_be_written_is_repeated_by_the_same_command(small, tm
 @pytest.fixture
 def small_disk(tmp_path):
     """A disk of 40 kB, mounted where this user may."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40k", "tmpfs", str(folder)], capture_output=True, check=False)
-    if mount.returncode:
-        pytest.skip(f"cannot mount: {mount.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with mounted(tmp_path / "disk", "40k") as folder:
+        yield folder
 
 
 def test_a_full_disk_and_a_log_on_it_and_one_that_is_read_only(small, small_disk, capsys):

@@ -18,6 +18,7 @@ from minirl.config import ConfigError, DataConfig, coerce, items, read_yaml
 from minirl.data import GENERATORS, cell, read_rows, said, same_text, text_of, unreadable_answers
 from minirl.evaluation.hub_rows import PREPARE
 from minirl.tasks import Problem
+from minirl.verify.rewards import reward_file
 
 METRIC = re.compile(r"accuracy|(pass|maj)@[1-9]\d*")
 
@@ -127,8 +128,8 @@ class Loaded:
     def record(self) -> dict[str, Any]:
         """All that shapes the result, for results.json."""
         facts = {"source": self.source, "rows": self.rows, "sha256": self.sha256, "problems": len(self.problems)}
-        file, python, _ = self.benchmark.verifier.rpartition(".py:")
-        if python and (path := Path(f"{file}.py").expanduser()).is_file():  # a missing one is the verifier's to report
+        path = reward_file(self.benchmark.verifier)
+        if path and path.is_file():  # a missing one is the verifier's to report
             facts["verifier_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
         return {k: v for k, v in asdict(self.benchmark).items() if k not in ("rows", "sha256", "file", "suites")} | facts
 

@@ -35,6 +35,11 @@ class CustomReward:
             return Verdict(ERROR, detail=f"{text}: {type(error).__name__}: {error}"[:2000])
 
 
+def reward_file(name: str) -> Path | None:
+    """The file of a verifier that is called `path/to/file.py:function`; None for one of ours."""
+    return Path(name.rpartition(":")[0]).expanduser() if ".py:" in name else None
+
+
 def load_function(name: str) -> Callable[..., Any]:
     """The function that `path/to/file.py:function` names, or a VerifierError that says what is missing."""
     path, _, attribute = name.rpartition(":")

@@ -262,12 +262,17 @@ def test_a_file_that_is_named_is_read_whatever_lies_in_the_data_folder(tmp_path,
     assert benchmarks.load(benchmarks.from_file("clash.jsonl"), tmp_path / "dd", None).problems[0].prompt == "mine"
 
 
+def one_response_judged_by(folder, body):
+    """(file of a verifier with that body, options of an evaluation of one given response by it into folder/out)"""
+    reward = folder / "reward.py"
+    reward.write_text(f"def judge(problem, response, rollout):\n    {body}\n")
+    data = jsonl(folder / "mine.jsonl", [{"problem": "q", "answer": "1"}])
+    theirs = jsonl(folder / "theirs.jsonl", [{"index": 0, "response": "x"}])
+    return reward, ["--data", data, "--responses", theirs, "--set", f"verifier={reward}:judge", "--out", folder / "out"]
+
+
 def test_a_changed_verifier_of_the_user_is_noticed(tmp_path, capsys):
-    reward = tmp_path / "reward.py"
-    reward.write_text("def judge(problem, response, rollout):\n    return 1.0\n")
-    data = jsonl(tmp_path / "mine.jsonl", [{"problem": "q", "answer": "1"}])
-    theirs = jsonl(tmp_path / "theirs.jsonl", [{"index": 0, "response": "x"}])
-    options = ["--data", data, "--responses", theirs, "--set", f"verifier={reward}:judge", "--out", tmp_path / "out"]
+    reward, options = one_response_judged_by(tmp_path, "return 1.0")
     assert run(*options) == 0
     assert results(tmp_path / "out")["results"]["theirs"]["mine"]["counts"]["right"] == 1
     reward.write_text("def judge(problem, response, rollout):\n    return 0.0\n")
@@ -318,11 +323,7 @@ def test_given_responses_two_models_and_an_error_that_is_no_wrong_answer(tmp_pat
 
 
 def test_without_a_verdict_the_reason_is_said_and_the_exit_code_is_1(tmp_path, capsys):
-    reward = tmp_path / "reward.py"
-    reward.write_text("def judge(problem, response, rollout):\n    raise OSError('no judge today')\n")
-    data = jsonl(tmp_path / "mine.jsonl", [{"problem": "q", "answer": "1"}])
-    theirs = jsonl(tmp_path / "theirs.jsonl", [{"index": 0, "response": "x"}])
-    options = ["--data", data, "--responses", theirs, "--set", f"verifier={reward}:judge", "--out", tmp_path / "out"]
+    reward, options = one_response_judged_by(tmp_path, "raise OSError('no judge today')")
     assert run(*options) == 1
     said = capsys.readouterr()
     assert "1 samples have no verdict" in said.out
@@ -330,8 +331,8 @@ def test_without_a_verdict_the_reason_is_said_and_the_exit_code_is_1(tmp_path, c
     assert (tmp_path / "out" / "pass_at_k.png").read_bytes().startswith(b"\x89PNG")
     # Samples that could be judged are kept and can be judged again.
     reward.write_text("def judge(problem, response, rollout):\n    return 1.0\n")
-    options = ["--data", data, "--responses", tmp_path / "out" / "samples.jsonl", "--set", f"verifier={reward}:judge"]
-    assert run(*options, "--out", tmp_path / "again") == 0
+    options[3], options[-1] = tmp_path / "out" / "samples.jsonl", tmp_path / "again"
+    assert run(*options) == 0
 
 
 def test_a_model_that_is_not_named_again_and_a_damaged_line(tmp_path, capsys):

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from minirl.advantages import EDAS, bottom, diversity
@@ -79,45 +80,45 @@ class UpdateStats:
     grad_norms: list[float] = field(default_factory=list)
     skipped: int = 0
     nonfinite: int = 0
-    open: dict[str, float] = field(default_factory=lambda: dict.fromkeys((*SUMS, "gap_max"), 0.0))  # of the step in work
+    open: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # (sums, gap_max) of the step in work
 
     def add(
         self, counted: Tensor, fresh: Tensor, logps: Tensor, old_logps: Tensor, sampler_logps: Tensor, before: Tensor | None,
         entropy: Tensor, surrogate: TokenLoss, importance: Tensor, reference_kl: Tensor,
     ) -> None:  # fmt: skip
         """Adds a micro-batch; all are float[T] or bool[T]. counted: tokens in the loss; fresh: of the present policy; before:
-        the trainer's log-probs at the weights that sampled, where they are known."""
+        the trainer's log-probs at the weights that sampled, where they are known. Waits for no GPU: numbers stay there."""
         logps = logps.detach()
+        known = counted & fresh if before is not None else counted & False
+        mine = logps if before is None else before
+        gap = (mine - sampler_logps).abs()
         values = {
-            "tokens": counted,
-            "entropy": entropy.detach(),
-            "kl_old": kl(old_logps, logps, "k3"),  # of the old policy from the new, on tokens of the old one
-            "kl_reference": reference_kl.detach(),
-            "clip_high": surrogate.clipped_high,
-            "clip_low": surrogate.clipped_low,
-            "clip_dual": surrogate.clipped_dual,
-            "importance": importance,
-            "importance_zero": importance == 0,
+            "tokens": (counted, counted),
+            "entropy": (entropy.detach(), counted),
+            "kl_old": (kl(old_logps, logps, "k3"), counted),  # of the old policy from the new, on tokens of the old one
+            "kl_reference": (reference_kl.detach(), counted),
+            "clip_high": (surrogate.clipped_high, counted),
+            "clip_low": (surrogate.clipped_low, counted),
+            "clip_dual": (surrogate.clipped_dual, counted),
+            "importance": (importance, counted),
+            "importance_zero": (importance == 0, counted),
+            "gap": (gap, known),
+            "gap_kl": (kl(sampler_logps, mine, "k3"), known),
+            "gap_tokens": (known, known),
         }
-        for key, value in values.items():
-            self.open[key] += float(value[counted].sum())
-        if before is not None:
-            mine, theirs = before[counted & fresh], sampler_logps[counted & fresh]
-            gap = (mine - theirs).abs()
-            self.open["gap"] += float(gap.sum())
-            self.open["gap_kl"] += float(kl(theirs, mine, "k3").sum())
-            self.open["gap_tokens"] += len(gap)
-            self.open["gap_max"] = max(self.open["gap_max"], float(gap.max()) if len(gap) else 0.0)
+        ordered = [values[key] for key in SUMS]
+        sums = torch.stack([torch.where(of, value, 0).sum(dtype=torch.float64) for value, of in ordered])
+        self.open.append((sums, torch.where(known, gap, 0).max()))
 
     def end(self, norm: float) -> None:
         """An optimizer step with this gradient norm is over. One that is not finite was skipped: its tokens count nowhere."""
-        done, self.open = self.open, dict.fromkeys(self.open, 0.0)
+        done, self.open = self.open, []
         if not np.isfinite(norm):
             self.nonfinite += 1
             return
         self.grad_norms.append(norm)
-        self.gap_max = max(self.gap_max, done.pop("gap_max"))
-        for key, value in done.items():
+        self.gap_max = max(self.gap_max, *(float(largest) for _, largest in done))
+        for key, value in zip(SUMS, torch.stack([sums for sums, _ in done]).sum(0).tolist(), strict=True):
             self.sums[key] += value
 
     def metrics(self, ranks: Ranks) -> dict[str, float]:

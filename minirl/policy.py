@@ -209,7 +209,7 @@ class Policy:
     def _why_not_packed(self) -> str | None:
         if self.model.config._attn_implementation != "packed":
             return "its attention is not transformers' attention interface"
-        tolerance = 1e-3 if self.config.model.dtype == "float32" else 0.2  # nats
+        tolerance = 1e-3 if self.config.model.dtype == "float32" else 0.5  # nats; a trained model in bfloat16: 0.19
         self.head.eval()
         found = why_not_packed(lambda batch: self._score(self.head, batch)[0], self.micro_batch, self.model.config, tolerance)
         # What one rank found holds for all: they make their micro-batches together.

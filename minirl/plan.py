@@ -1,8 +1,9 @@
 """What a run will need, from its config and the model's config alone: `train.py --dry-run`. Pure arithmetic, no weights.
 
 Memory is in GiB a GPU. Weights, optimizer, gradients and the reduce bucket are exact counts; gathered weights are what
-DeepSpeed allows itself at most; activations and logits are estimates of the right size, not bounds. Not counted: the CUDA
-context, NCCL's buffers, gaps between allocations. An optimizer that the launcher offloads is counted as if it were not.
+DeepSpeed allows itself at most; activations are what autograd keeps of Llama- and Qwen-like layers, logits an estimate of the
+right size. Not counted: the CUDA context, NCCL's buffers, gaps between allocations. An optimizer that the launcher offloads is
+counted as if it were not.
 Constants: bfloat16 2 bytes, float32 4; AdamW two float32 moments (Rajbhandari et al. 2020, "ZeRO").
 """
 
@@ -18,14 +19,18 @@ REDUCE_BUCKET, LIVE_PARAMETERS = 500_000_000, 1_000_000_000
 
 @dataclass(frozen=True)
 class Model:
-    """The sizes that matter, read off a transformers config. parameters: all of them, tied ones once."""
+    """The sizes that matter, read off a transformers config. parameters: all of them, tied ones once; mlp: width of a layer's
+    MLP; head_norms: whether queries and keys are normalised."""
 
     parameters: int
     layers: int
     hidden: int
     vocabulary: int
+    heads: int
     kv_heads: int
     head_dim: int
+    mlp: int
+    head_norms: bool
 
 
 def measure(config: Any) -> Model:
@@ -39,7 +44,23 @@ def measure(config: Any) -> Model:
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     parameters = sum(p.numel() for p in model.parameters())
-    return Model(parameters, config.num_hidden_layers, config.hidden_size, config.vocab_size, kv_heads, head_dim)
+    mlp = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    head_norms = any("q_norm" in name for name, _ in model.named_parameters())
+    sizes = (config.num_hidden_layers, config.hidden_size, config.vocab_size, heads, kv_heads, head_dim, mlp, head_norms)
+    return Model(parameters, *sizes)
+
+
+def kept_by_layer(model: Model, half: bool, autocast: bool) -> int:
+    """Bytes a token that the backward pass of one layer needs: inputs and results of its two norms, what products read,
+    queries, keys, values and result of the attention, gate, its activation, up and their product of the MLP.
+
+    half: computing in bfloat16; autocast: over float32 weights, when each product keeps a cast of its own.
+    """
+    c, norm = 2 if half else 4, 4 if autocast or not half else 2
+    queries, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
+    head_norms = (queries + keys) * (4 + (2 if half else 4)) if model.head_norms else 0
+    read = c * model.hidden * (5 if autocast else 2)
+    return 2 * model.hidden * (4 + norm) + read + head_norms + c * (2 * queries + 2 * keys) + 4 * c * model.mlp
 
 
 def memory(config: Config, model: Model, longest: int) -> dict[str, float]:
@@ -56,9 +77,10 @@ def memory(config: Config, model: Model, longest: int) -> dict[str, float]:
     def shard(stage: int) -> int:
         return gpus if z is not None and z >= stage else 1
 
-    # One saved hidden state a layer when recomputing, else about 17 of them (attention and MLP intermediates).
-    kept = 1 if config.model.gradient_checkpointing else 17
-    activations = tokens * model.hidden * (2 if half else 4) * (model.layers * kept + 17)
+    autocast = half and z is None
+    layer = kept_by_layer(model, half, autocast)
+    states = model.layers * model.hidden * (2 if half and not autocast else 4)  # of recomputed layers only their inputs
+    activations = tokens * (states + layer if config.model.gradient_checkpointing else model.layers * layer)
     logits = 3 * 4 * min(tokens * model.vocabulary, 2**26)
     parts = {
         "weights": n * compute / shard(3),
@@ -68,7 +90,7 @@ def memory(config: Config, model: Model, longest: int) -> dict[str, float]:
         "reduce bucket": REDUCE_BUCKET * compute if z is not None and z >= 1 else 0,
         "gathered weights": min(n, LIVE_PARAMETERS) * compute if z == 3 else 0,
         "reference": n * (2 if half else 4) if config.algorithm.kl_coefficient > 0 else 0,
-        "activations": activations,
+        "activations": activations + (2 * n if autocast else 0),  # with the weights' casts
         "logits": logits,
     }
     result = {name: value / GIB for name, value in parts.items()}

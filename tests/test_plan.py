@@ -1,17 +1,22 @@
 """The plan's arithmetic against numbers worked out by hand."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from transformers import Qwen3Config
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
 from minirl import config as configuration
 from minirl import plan
+from minirl.attention import Layout
 from minirl.config import load
 from minirl.plan import GIB, Model
 from minirl.policy import model_plan
 
-EIGHT = Model(parameters=8_000_000_000, layers=36, hidden=4096, vocabulary=151_936, kv_heads=8, head_dim=128)
+EIGHT = Model(parameters=8_000_000_000, layers=36, hidden=4096, vocabulary=151_936, heads=32, kv_heads=8, head_dim=128,
+              mlp=12_288, head_norms=True)  # fmt: skip
+
 OPTIONS = ["--model.dtype=bfloat16", "--rollout.engine=vllm", "--data.max_prompt_tokens=2048",
            "--rollout.max_response_tokens=8192",
            "--model.gradient_checkpointing=true"]  # fmt: skip
@@ -25,7 +30,7 @@ def test_qwen3_8b_has_8_19_billion_parameters():
     # norms 2 * 4,096 + 2 * 128; the last norm 4,096
     layer = 2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 12288 + 2 * 4096 + 2 * 128
     assert model.parameters == 2 * 151_936 * 4096 + 36 * layer + 4096 == 8_190_735_360
-    assert (model.kv_heads, model.head_dim, model.layers) == (8, 128, 36)
+    assert model == replace(EIGHT, parameters=8_190_735_360)
 
 
 def test_memory_by_part_under_zero_3():
@@ -62,8 +67,67 @@ def test_what_each_stage_sets_aside():
 
     assert buffers("null") == buffers(0) == [0, 0]
     assert buffers(1) == buffers(2) == [1, 0]
-    small = Model(parameters=600_000_000, layers=28, hidden=1024, vocabulary=151_936, kv_heads=8, head_dim=128)
-    assert buffers(3, small) == [1, 1.2], "a model smaller than the limit is gathered whole at most"
+    assert buffers(3, replace(EIGHT, parameters=600_000_000)) == [1, 1.2], "a model below the limit is gathered whole"
+
+
+class Kept(torch.autograd.Function):
+    """Keeps what flash attention keeps: queries, keys, values and the result."""
+
+    @staticmethod
+    def forward(ctx, q, k, v):
+        out = q * 1
+        ctx.save_for_backward(q, k, v, out)
+        return out
+
+
+class Flash(Layout):
+    def attend(self, q, k, v, scale):
+        return Kept.apply(q.contiguous(), k.contiguous(), v.contiguous())
+
+
+def kept_by_autograd(model, tokens, autocast):
+    """Bytes that a forward pass keeps, weights apart but for autocast's casts of them."""
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept = {}
+
+    def pack(tensor):
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()  # held, so that its place is not used again
+        return tensor
+
+    with (
+        torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
+        torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast),
+    ):
+        row = torch.arange(tokens)[None]
+        model.base_model(input_ids=row % 100, position_ids=row, layout=Flash(), use_cache=False)
+    return sum(storage.nbytes() for place, storage in kept.items() if place not in weights)
+
+
+@pytest.mark.parametrize("kind", [Qwen3Config, LlamaConfig])
+@pytest.mark.parametrize(("dtype", "autocast"), [(torch.float32, False), (torch.bfloat16, False), (torch.float32, True)])
+def test_activations_are_what_autograd_keeps(kind, dtype, autocast):
+    def kept(layers, tokens):
+        config = kind(hidden_size=256, num_hidden_layers=layers, num_attention_heads=8, num_key_value_heads=2, head_dim=64,
+                      intermediate_size=640, vocab_size=100)  # fmt: skip
+        model = AutoModelForCausalLM.from_config(config).to(dtype)
+        model.set_attn_implementation("packed")
+        return plan.measure(config), kept_by_autograd(model, tokens, autocast)
+
+    (model, one), (_, three), (_, long_one), (_, long_three) = (kept(*x) for x in ((1, 64), (3, 64), (1, 192), (3, 192)))
+    of_a_layer_and_token = ((long_three - long_one) - (three - one)) / 2 / 128
+    half = autocast or dtype == torch.bfloat16
+    assert plan.kept_by_layer(model, half, autocast) == pytest.approx(of_a_layer_and_token, rel=0.01)
+
+
+@pytest.mark.parametrize(("budget", "measured"), [(16_384, 39), (32_768, 69)])
+def test_the_plan_is_near_what_one_h200_took(budget, measured):
+    # Qwen3-0.6B's shape, packed, torch.varlen_attn, compiled head, no recomputation: GiB in docs/performance.md
+    model = Model(596_049_920, 28, 1024, 151_936, 16, 8, 128, 3072, head_norms=True)
+    options = [o for o in OPTIONS if "checkpointing" not in o]
+    config = load([*options, f"--optimizer.micro_batch_tokens={budget}", "--plan.gpus=1", "--plan.zero=0"])
+    parts = plan.memory(config, model, 1024)
+    taken = ("weights", "master weights", "optimizer", "gradients", "activations", "logits")
+    assert sum(parts[k] for k in taken) == pytest.approx(measured, rel=0.1)
 
 
 def test_the_peak_while_updating_is_the_sum_of_its_parts():

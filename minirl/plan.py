@@ -51,16 +51,16 @@ def measure(config: Any) -> Model:
 
 
 def kept_by_layer(model: Model, half: bool, autocast: bool) -> int:
-    """Bytes a token that the backward pass of one layer needs: inputs and results of its two norms, what products read,
-    queries, keys, values and result of the attention, gate, its activation, up and their product of the MLP.
+    """Bytes a token that the backward pass of one layer needs on a GPU: what its norms and products read, queries, keys, values
+    and result of the attention, gate, its activation, up and their product of the MLP.
 
     half: computing in bfloat16; autocast: over float32 weights, when each product keeps a cast of its own.
     """
     c, norm = 2 if half else 4, 4 if autocast or not half else 2
     queries, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
-    head_norms = (queries + keys) * (4 + (2 if half else 4)) if model.head_norms else 0
+    normed = norm * (2 * model.hidden + model.head_norms * (queries + keys))
     read = c * model.hidden * (5 if autocast else 2)
-    return 2 * model.hidden * (4 + norm) + read + head_norms + c * (2 * queries + 2 * keys) + 4 * c * model.mlp
+    return normed + read + c * (2 * queries + 2 * keys) + 4 * c * model.mlp
 
 
 def memory(config: Config, model: Model, longest: int) -> dict[str, float]:

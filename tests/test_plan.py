@@ -12,7 +12,7 @@ from minirl import plan
 from minirl.attention import Layout
 from minirl.config import load
 from minirl.plan import GIB, Model
-from minirl.policy import model_plan
+from minirl.policy import model_plan, with_fused_norms
 
 EIGHT = Model(parameters=8_000_000_000, layers=36, hidden=4096, vocabulary=151_936, heads=32, kv_heads=8, head_dim=128,
               mlp=12_288, head_norms=True)  # fmt: skip
@@ -80,6 +80,16 @@ class Kept(torch.autograd.Function):
         return out
 
 
+class KeptNorm(torch.autograd.Function):
+    """Keeps what a fused norm keeps: its input and a number a row."""
+
+    @staticmethod
+    def forward(ctx, x, weight, epsilon):
+        scale = (x.float().square().mean(-1, keepdim=True) + epsilon).rsqrt()
+        ctx.save_for_backward(x, scale, weight)
+        return (x * scale * weight).to(x.dtype)
+
+
 class Flash(Layout):
     def attend(self, q, k, v, scale):
         return Kept.apply(q.contiguous(), k.contiguous(), v.contiguous())
@@ -105,11 +115,13 @@ def kept_by_autograd(model, tokens, autocast):
 
 @pytest.mark.parametrize("kind", [Qwen3Config, LlamaConfig])
 @pytest.mark.parametrize(("dtype", "autocast"), [(torch.float32, False), (torch.bfloat16, False), (torch.float32, True)])
-def test_activations_are_what_autograd_keeps(kind, dtype, autocast):
+def test_activations_are_what_autograd_keeps(kind, dtype, autocast, monkeypatch):
+    monkeypatch.setattr("minirl.policy.rms_norm", lambda x, shape, weight, epsilon: KeptNorm.apply(x, weight, epsilon))
+
     def kept(layers, tokens):
         config = kind(hidden_size=256, num_hidden_layers=layers, num_attention_heads=8, num_key_value_heads=2, head_dim=64,
                       intermediate_size=640, vocab_size=100)  # fmt: skip
-        model = AutoModelForCausalLM.from_config(config).to(dtype)
+        model = with_fused_norms(AutoModelForCausalLM.from_config(config)).to(dtype)
         model.set_attn_implementation("packed")
         return plan.measure(config), kept_by_autograd(model, tokens, autocast)
 
@@ -127,7 +139,9 @@ def test_the_plan_is_near_what_one_h200_took(budget, measured):
     config = load([*options, f"--optimizer.micro_batch_tokens={budget}", "--plan.gpus=1", "--plan.zero=0"])
     parts = plan.memory(config, model, 1024)
     taken = ("weights", "master weights", "optimizer", "gradients", "activations", "logits")
-    assert sum(parts[k] for k in taken) == pytest.approx(measured, rel=0.1)
+    # there norms were not fused: each kept a float32 copy of its input and its result too, 6 bytes a number, not 2
+    eager = 4 * 28 * (2 * 1024 + 3 * 1024) * budget / GIB
+    assert sum(parts[k] for k in taken) + eager == pytest.approx(measured, rel=0.1)
 
 
 def test_the_peak_while_updating_is_the_sum_of_its_parts():

@@ -51,9 +51,9 @@ def measure(work: dict[str, Any]) -> None:
     import torch
 
     import train
+    from minirl import policy as policies
     from minirl.config import load
     from minirl.distributed import Ranks
-    from minirl.policy import Policy
 
     gpu = torch.cuda.is_available()
     vocabulary = json.loads((Path(work["model"]) / "config.json").read_text())["vocab_size"]
@@ -69,7 +69,12 @@ def measure(work: dict[str, Any]) -> None:
         ]
     )  # fmt: skip
     ranks = Ranks(config.model.dtype)
-    policy = Policy(config, ranks, vocabulary)
+    if work["norms"] == "own":
+        policies.with_fused_norms = lambda model: model
+    policy = policies.Policy(config, ranks, vocabulary)
+    if work["layers"] == "compiled":
+        for layer in policy.model.base_model.layers:
+            layer.forward = torch.compile(layer.forward, dynamic=True)
     computed = sum(batch.inputs["input_ids"].numel() for batch in policy.micro_batches([r for g in groups for r in g]))
     seconds = []
     for _ in range(4):
@@ -145,19 +150,21 @@ def main() -> None:
             model = random_model(Path(folder) / shape, shape, "bfloat16" if gpu else "float32")
             for length, tail, budget, (sharding, launcher) in product(lengths, [False, True], budgets, launchers.items()):
                 # Techniques one at a time, at the middle budget of the first shape.
-                variants = {"packed": ("packed", True, False), "recompute": ("packed", True, True)}
+                variants: dict[str, dict[str, Any]] = {"packed": {}, "recompute": {"checkpointing": True}}
                 if sharding == "plain" and shape == shapes[0] and budget == budgets[len(budgets) // 2]:
-                    variants |= {"padded": ("sdpa", True, False)}
-                    variants |= {"eager head": ("packed", False, False)} if gpu else {}
-                for name, (attention, compiled, checkpointing) in variants.items():
+                    variants |= {"padded": {"attention": "sdpa"}, "norms of the model's own": {"norms": "own"}}
+                    variants |= {"head not compiled": {"compile": False}} if gpu else {}
+                    variants |= {"layers compiled": {"layers": "compiled"}}
+                for name, variant in variants.items():
                     row: dict[str, Any] = {
                         "shape": shape, "longest": length, "lengths": "tail" if tail else "uniform", "budget": budget,
                         "sharding": sharding, "how": name,
                     }  # fmt: skip
                     work = {
                         "model": str(model), "length": length, "tail": tail, "budget": budget, "tokens": tokens,
-                        "attention": attention, "compile": compiled, "checkpointing": checkpointing, "answer": str(answer),
-                    }  # fmt: skip
+                        "attention": "packed", "compile": True, "checkpointing": False, "norms": "fused", "layers": "plain",
+                        "answer": str(answer),
+                    } | variant  # fmt: skip
                     answer.unlink(missing_ok=True)
                     command = [*launcher, str(ROOT / "benchmarks" / "update.py"), "--worker", json.dumps(work)]
                     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
@@ -166,7 +173,7 @@ def main() -> None:
                         failed |= not full
                         row["how"] += " (out of memory)" if full else " (failed)"
                         print(f"{row}\n{done.stderr[-1500:]}", file=sys.stderr)
-                        row |= dict.fromkeys(("tokens", "s", "tokens/s", "TFLOP/s", "peak GiB", "waste", "MFU"), float("nan"))
+                        row |= dict.fromkeys(("tokens", "s", "tokens/s", "TFLOP/s", "peak GiB", "waste", "MFU"))
                     else:
                         got = json.loads(answer.read_text())
                         row |= got | {"MFU": got["TFLOP/s"] / peak}

@@ -17,12 +17,12 @@ from math import ceil
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin on a shared machine cost up to 46x
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from minirl import config as configuration
-from minirl.config import Config, ConfigError, RunError
+from minirl.command_line import command_line
+from minirl.config import Config, ConfigError, RunError, plan
 
 if __name__ == "__main__":
     # Before torch is imported: help and a mistake on the command line should not take seconds.
-    CONFIG = configuration.command_line("train.py", sys.argv[1:])
+    CONFIG = command_line("train.py", sys.argv[1:])
 
 from minirl import loss as losses
 from minirl.advantages import Strategy, has_signal
@@ -59,7 +59,7 @@ def train(config: Config) -> None:
     check_context(config, longest)
     sizes = (len(prompts), len(test))
     if config.dry_run:
-        for line in (*notes, *configuration.plan(config, *sizes, config.plan.gpus), *model_plan(config)):
+        for line in (*notes, *plan(config, *sizes, config.plan.gpus), *model_plan(config)):
             say(line)
         return
     v, ranks = config.verifier, Ranks(config.model.dtype)
@@ -77,7 +77,7 @@ def train(config: Config) -> None:
         if ranks.main:
             notes += untried("torch", *(["deepspeed"] if ranks.zero is not None else []))
             memory = model_plan(config, ranks) if ranks.gpu_gib else []  # on a GPU that is too small, the arithmetic first
-            for line in (*notes, *configuration.plan(config, *sizes, ranks.size), *memory, f"run folder {folder}"):
+            for line in (*notes, *plan(config, *sizes, ranks.size), *memory, f"run folder {folder}"):
                 say(line)
             say(f"first prompt, as the model sees it: {tokenizer.decode(prompts[0].ids)!r}")
             if v.name == "code":

@@ -51,7 +51,7 @@ def measure(work: dict[str, Any]) -> None:
     import torch
 
     import train
-    from minirl.config import load
+    from minirl.command_line import load
     from minirl.distributed import Ranks
     from minirl.policy import Policy
 

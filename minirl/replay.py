@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from minirl.checkpoint import State, damage, name_of, restore, steps_of, weights_digest
-from minirl.config import Config, ConfigError, RunConfig, differences, load, run_of
+from minirl.command_line import load, run_of
+from minirl.config import Config, ConfigError, RunConfig, differences
 from minirl.data import Order
 from minirl.distributed import Ranks
 from minirl.policy import Policy

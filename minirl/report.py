@@ -17,7 +17,8 @@ import numpy as np
 import yaml
 from tqdm import tqdm
 
-from minirl.config import Config, ConfigError, RolloutConfig, RunConfig, RunError, as_tree, differences, load
+from minirl.command_line import load
+from minirl.config import Config, ConfigError, RolloutConfig, RunConfig, RunError, as_tree, differences
 from minirl.distributed import is_main_process
 from minirl.rollout import Rollout
 from minirl.verify import VerifierError

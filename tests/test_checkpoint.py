@@ -31,7 +31,8 @@ from minirl.checkpoint import (
     weights_digest,
     write,
 )
-from minirl.config import ConfigError, RunError, VerifierConfig, load
+from minirl.command_line import load
+from minirl.config import ConfigError, RunError, VerifierConfig
 from minirl.data import Prompt
 from minirl.distributed import Ranks
 from minirl.policy import Policy

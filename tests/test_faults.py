@@ -20,7 +20,8 @@ import torch
 import train
 from minirl import policy as policies
 from minirl import tiny
-from minirl.config import RunError, load
+from minirl.command_line import load
+from minirl.config import RunError
 from minirl.distributed import Ranks
 from minirl.policy import Policy
 from minirl.rollout import Rollout, Sample

@@ -7,7 +7,7 @@ from transformers import Qwen3Config
 
 from minirl import config as configuration
 from minirl import plan
-from minirl.config import load
+from minirl.command_line import load
 from minirl.plan import GIB, Model
 from minirl.policy import model_plan
 

@@ -6,7 +6,8 @@ import torch
 from transformers import MistralConfig, MistralForCausalLM
 
 from minirl import tiny
-from minirl.config import ConfigError, ModelConfig, OptimizerConfig, load
+from minirl.command_line import load
+from minirl.config import ConfigError, ModelConfig, OptimizerConfig
 from minirl.distributed import Ranks
 from minirl.policy import Policy, check_context, learning_rate, load_model
 from minirl.rollout import Rollout, Sample

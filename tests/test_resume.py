@@ -18,7 +18,8 @@ import train
 from benchmarks.kill_resume import MARK, RUN, differences, fingerprint, launcher, living
 from benchmarks.kill_resume import start as start_watched
 from minirl import tiny
-from minirl.config import ConfigError, load
+from minirl.command_line import load
+from minirl.config import ConfigError
 from minirl.policy import Policy
 from minirl.report import finished, run_folder
 from tests.conftest import ROOT, few_problems, other_weights

@@ -18,7 +18,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import train
 from benchmarks.kill_resume import free_port
 from minirl import tiny
-from minirl.config import ConfigError, command_line, load
+from minirl.command_line import command_line, load
+from minirl.config import ConfigError
 from tests.conftest import ROOT
 
 

@@ -327,23 +327,3 @@ def differences(old: Config, new: Config) -> tuple[list[str], list[str], list[st
             kind = free if key.startswith(MAY_CHANGE) else rounding if key.startswith(ROUNDING) else refused
             kind.append(f"{key}: {before} -> {after}")
     return refused, rounding, free
-
-
-def plan(config: Config, train_size: int, test_size: int, ranks: int) -> list[str]:
-    """Lines with the sizes that follow from the config, for people."""
-    r, a, run = config.rollout, config.algorithm, config.run
-    rollouts = r.prompts * r.samples
-    steps = r.prompts // a.mini_batch_prompts * a.epochs
-    drawn = r.draws(r.prompts)
-    total = run.steps if run.epochs is None else min(run.steps, math.ceil(run.epochs * train_size / drawn))
-    return [
-        f"estimator {a.estimator}: clip -{a.recipe.clip_low:g}/+{a.recipe.clip_high:g}, {a.recipe.aggregation}, "
-        f"dynamic sampling {'on' if a.recipe.dynamic_sampling else 'off'}",
-        f"data {train_size:,} problems to train on, {test_size:,} held out; {ranks} rank{'s' if ranks > 1 else ''}",
-        f"one step {r.prompts} prompts x {r.samples} samples = {rollouts:,} rollouts of at most {r.max_response_tokens:,} "
-        f"tokens ({rollouts * r.max_response_tokens:,}), {steps} optimizer step{'s' if steps > 1 else ''} of "
-        f"{a.mini_batch_prompts * r.samples:,} rollouts",
-        f"run {total:,} steps = {total * rollouts:,} rollouts, {total * steps:,} optimizer steps, "
-        f"{total * drawn / train_size:.2f} passes over the data (with dynamic sampling more passes, or fewer steps "
-        "where run.epochs limits them)",
-    ]

@@ -7,6 +7,7 @@ Constants: bfloat16 2 bytes, float32 4; AdamW two float32 moments (Rajbhandari e
 """
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from minirl.config import Config
@@ -40,6 +41,26 @@ def measure(config: Any) -> Model:
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     parameters = sum(p.numel() for p in model.parameters())
     return Model(parameters, config.num_hidden_layers, config.hidden_size, config.vocab_size, kv_heads, head_dim)
+
+
+def run_plan(config: Config, train_size: int, test_size: int, ranks: int) -> list[str]:
+    """Lines with the sizes that follow from the config, for people."""
+    r, a, run = config.rollout, config.algorithm, config.run
+    rollouts = r.prompts * r.samples
+    steps = r.prompts // a.mini_batch_prompts * a.epochs
+    drawn = r.draws(r.prompts)
+    total = run.steps if run.epochs is None else min(run.steps, ceil(run.epochs * train_size / drawn))
+    return [
+        f"estimator {a.estimator}: clip -{a.recipe.clip_low:g}/+{a.recipe.clip_high:g}, {a.recipe.aggregation}, "
+        f"dynamic sampling {'on' if a.recipe.dynamic_sampling else 'off'}",
+        f"data {train_size:,} problems to train on, {test_size:,} held out; {ranks} rank{'s' if ranks > 1 else ''}",
+        f"one step {r.prompts} prompts x {r.samples} samples = {rollouts:,} rollouts of at most {r.max_response_tokens:,} "
+        f"tokens ({rollouts * r.max_response_tokens:,}), {steps} optimizer step{'s' if steps > 1 else ''} of "
+        f"{a.mini_batch_prompts * r.samples:,} rollouts",
+        f"run {total:,} steps = {total * rollouts:,} rollouts, {total * steps:,} optimizer steps, "
+        f"{total * drawn / train_size:.2f} passes over the data (with dynamic sampling more passes, or fewer steps "
+        "where run.epochs limits them)",
+    ]
 
 
 def memory(config: Config, model: Model, longest: int) -> dict[str, float]:

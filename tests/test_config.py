@@ -4,7 +4,6 @@ import yaml
 
 from minirl import config
 from minirl.command_line import load
-from minirl.config import Config
 
 
 def test_what_is_saved_reads_back_to_the_same_config(tmp_path):
@@ -19,10 +18,3 @@ def test_a_new_strategy_needs_one_class_and_one_line():
     # The registry is read when the config module is made; the section of each registered name is there.
     sections = {key.split(".")[1] for key, *_ in config.every_option() if key.startswith("strategy.")}
     assert sections == {"grpo", "dapo", "pkpo", "edas", "entropy"}
-
-
-def test_plan_states_the_derived_sizes():
-    text = "\n".join(config.plan(load([]), train_size=640, test_size=10, ranks=2))
-    assert "32 prompts x 10 samples = 320 rollouts of at most 12 tokens (3,840), 2 optimizer steps of 160 rollouts" in text
-    steps = Config().run.steps
-    assert f"{steps} steps = {steps * 320:,} rollouts, {steps * 2:,} optimizer steps, {steps * 32 / 640:.2f} passes" in text

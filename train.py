@@ -31,12 +31,14 @@ from minirl.data import Order, Prompt, encode_prompts, load_problems, unreadable
 from minirl.distributed import Ranks
 from minirl.evaluation.held_out import evaluate
 from minirl.metrics import UpdateStats, batch_metrics
+from minirl.output import say
 from minirl.plan import run_plan
 from minirl.policy import Policy, check_context, learning_rate, load_tokenizer, model_config, model_plan
 from minirl.replay import Batches, RecordedEngine, RecordedOrder, as_it_was, compare, policy_before, read_step, recall
-from minirl.report import Reporter, check_gap, check_signal, finished, run_folder, say, warn
+from minirl.report import Reporter, check_gap, check_signal, warn
 from minirl.rollout import Rollout, Sampling, build_engine
 from minirl.rollout.sampler import Sampler, as_group
+from minirl.run_folder import finished, run_folder
 from minirl.stop import Stop
 from minirl.verify import VerifierError
 from minirl.verify.code import confinement

@@ -29,8 +29,8 @@ from minirl import shards
 from minirl.config import Config, ConfigError, RunError, VerifierConfig
 from minirl.data import Prompt
 from minirl.distributed import Ranks
+from minirl.output import discard, must_write, say
 from minirl.policy import Policy
-from minirl.report import discard, must_write, say
 from minirl.rollout import Rollout, records
 from minirl.verify.rewards import reward_file
 

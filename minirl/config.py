@@ -17,17 +17,6 @@ EMBEDDED = "embedded"
 AGGREGATIONS = ("token-mean", "sequence-mean", "constant")
 KL_ESTIMATORS = ("k1", "k2", "k3")
 CORRECTIONS = ("none", "truncate", "mask")
-# What may change when a run goes on. Data, tokenizer and model are recognised by their content, not by their paths.
-MAY_CHANGE = (
-    "run.dir", "run.resume", "run.steps", "run.epochs", "run.save_", "run.keep", "run.on_save_error", "run.stop_after", "plan.",
-    "eval.every", "verifier.workers", "rollout.gap_", "model.path", "model.revision", "data.train", "data.test",
-    "rollout.max_empty_steps", "optimizer.max_nonfinite",
-)  # fmt: skip
-# These too, but sums are then taken in another order.
-ROUNDING = (
-    "optimizer.micro_batch_tokens", "model.gradient_checkpointing", "model.attention", "rollout.max_sequences", "rollout.vllm.",
-    "run.deterministic",
-)  # fmt: skip
 
 
 class ConfigError(Exception):
@@ -315,15 +304,3 @@ def as_tree(config: Config) -> dict[str, Any]:
             node = node.setdefault(section, {})
         node[leaf] = value
     return tree
-
-
-def differences(old: Config, new: Config) -> tuple[list[str], list[str], list[str]]:
-    """What `new` changes, as "key: old -> new": (what a run cannot go on with, what changes its rounding, what is free)."""
-    refused: list[str] = []
-    rounding: list[str] = []
-    free: list[str] = []
-    for (key, before, _), (_, after, _) in zip(every_option(old), every_option(new), strict=True):
-        if before != after:
-            kind = free if key.startswith(MAY_CHANGE) else rounding if key.startswith(ROUNDING) else refused
-            kind.append(f"{key}: {before} -> {after}")
-    return refused, rounding, free

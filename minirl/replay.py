@@ -20,11 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from minirl.checkpoint import State, damage, name_of, restore, steps_of, weights_digest
+from minirl.checkpoint import State, restore, weights_digest
 from minirl.command_line import load, run_of
 from minirl.config import Config, ConfigError, RunConfig
 from minirl.data import Order
 from minirl.distributed import Ranks
+from minirl.manifest import damage, name_of, steps_of
 from minirl.output import discard, say
 from minirl.policy import Policy
 from minirl.rollout import Rollout, Sample, Sampling, records

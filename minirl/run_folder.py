@@ -14,6 +14,7 @@ import yaml
 from minirl.command_line import load
 from minirl.config import Config, ConfigError, RunConfig, as_tree, every_option
 from minirl.distributed import is_main_process
+from minirl.manifest import MANIFEST
 from minirl.output import replace_file, say
 from minirl.verify import VerifierError
 
@@ -40,7 +41,7 @@ def folder_of(config: Config) -> Path | None:
     if run.resume in ("auto", "never"):
         return named
     checkpoint = Path(run.resume).expanduser().resolve()
-    if not (checkpoint / "manifest.json").is_file() or not re.fullmatch(r"step\d+", checkpoint.name):
+    if not (checkpoint / MANIFEST).is_file() or not re.fullmatch(r"step\d+", checkpoint.name):
         raise ConfigError(
             f"--resume {run.resume} is no checkpoint: it takes auto, never, or a folder RUN/checkpoints/stepNNNNNN"
         )
@@ -98,7 +99,7 @@ def check_checkpoints(folder: Path, run: RunConfig) -> None:
     done = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
     # A checkpoint that is written in the background appears a little later.
     due = run.save_every * (2 if run.save_in_background else 1)
-    if due and done > due and not any((folder / "checkpoints").glob("step*/manifest.json")):
+    if due and done > due and not any((folder / "checkpoints").glob(f"step*/{MANIFEST}")):
         raise ConfigError(
             f"{folder} has {done} steps and no checkpoint: remove the folder to repeat them, or start anew with another "
             "--run-dir; nothing was changed"

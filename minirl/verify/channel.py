@@ -41,8 +41,6 @@ _PARTS: dict[type, tuple[Callable[[Any], tuple], Callable[..., Any]]] = {
 _BUILD = {kind.__name__: build for kind, (_, build) in _PARTS.items()}
 _ZONES = (type(None), datetime.timezone)  # tzinfo that isoformat tells in full
 _DUNDERS = ("__name__", "__qualname__", "__dict__", "__annotations__", "__wrapped__")
-
-
 MUTABLE = (list, dict, set, bytearray, collections.deque)
 
 
@@ -72,11 +70,11 @@ class Remote:
         for name, value in (("_peer", peer), ("_handle", handle), ("_ahead", collections.deque())):
             object.__setattr__(self, name, value)
 
-    def _ask(self, operation: str, *args: Any) -> Any:
-        return self._peer.ask(operation, self._handle, *args)
+    def _ask(self, operation: str, /, *args: Any, **kwargs: Any) -> Any:
+        return self._peer.ask(operation, self._handle, *args, **kwargs)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._peer.ask("call", self._handle, *args, **kwargs)
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:  # positional: a function may have an argument called `self`
+        return self._ask("call", *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name not in _DUNDERS:
@@ -179,7 +177,7 @@ def _text(value: Any) -> str:
     return value if type(value) is str else "<object of the candidate>"
 
 
-def call(function: Any, *args: Any, **kwargs: Any) -> Any:
+def call(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     return function(*args, **kwargs)
 
 
@@ -326,7 +324,7 @@ class Peer:
             data += part
         return bytes(data)
 
-    def ask(self, operation: str, handle: int | str, *args: Any, **kwargs: Any) -> Any:
+    def ask(self, operation: str, handle: int | str, /, *args: Any, **kwargs: Any) -> Any:
         self.calls += operation != "value"
         try:
             self.send(["?", operation, handle, [self.encode(a) for a in args], {k: self.encode(v) for k, v in kwargs.items()}])

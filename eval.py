@@ -67,7 +67,7 @@ from minirl.evaluation.benchmarks import Benchmark, Loaded
 from minirl.evaluation.folder import Folder, versions, write_json
 from minirl.evaluation.models import Model, close_engine, find_models, open_engine, prompts_of
 from minirl.evaluation.published import PAPER, published
-from minirl.report import say
+from minirl.output import say
 from minirl.verify import ERROR, RIGHT, VerifierError
 from minirl.verify.code import confinement
 

@@ -17,12 +17,12 @@ from math import ceil
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin on a shared machine cost up to 46x
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from minirl import config as configuration
+from minirl.command_line import command_line
 from minirl.config import Config, ConfigError, RunError
 
 if __name__ == "__main__":
     # Before torch is imported: help and a mistake on the command line should not take seconds.
-    CONFIG = configuration.command_line("train.py", sys.argv[1:])
+    CONFIG = command_line("train.py", sys.argv[1:])
 
 from minirl import loss as losses
 from minirl.advantages import Strategy, has_signal
@@ -31,11 +31,14 @@ from minirl.data import Order, Prompt, encode_prompts, load_problems, unreadable
 from minirl.distributed import Ranks
 from minirl.evaluation.held_out import evaluate
 from minirl.metrics import UpdateStats, batch_metrics
+from minirl.output import say
+from minirl.plan import run_plan
 from minirl.policy import Policy, check_context, learning_rate, load_tokenizer, model_config, model_plan
 from minirl.replay import Batches, RecordedEngine, RecordedOrder, as_it_was, compare, policy_before, read_step, recall
-from minirl.report import Reporter, check_gap, check_signal, finished, run_folder, say, warn
+from minirl.report import Reporter, check_gap, check_signal, warn
 from minirl.rollout import Rollout, Sampling, build_engine
 from minirl.rollout.sampler import Sampler, as_group
+from minirl.run_folder import finished, run_folder
 from minirl.stop import Stop
 from minirl.verify import VerifierError
 from minirl.verify.code import confinement
@@ -59,7 +62,7 @@ def train(config: Config) -> None:
     check_context(config, longest)
     sizes = (len(prompts), len(test))
     if config.dry_run:
-        for line in (*notes, *configuration.plan(config, *sizes, config.plan.gpus), *model_plan(config)):
+        for line in (*notes, *run_plan(config, *sizes, config.plan.gpus), *model_plan(config)):
             say(line)
         return
     v, ranks = config.verifier, Ranks(config.model.dtype)
@@ -77,7 +80,7 @@ def train(config: Config) -> None:
         if ranks.main:
             notes += untried("torch", *(["deepspeed"] if ranks.zero is not None else []))
             memory = model_plan(config, ranks) if ranks.gpu_gib else []  # on a GPU that is too small, the arithmetic first
-            for line in (*notes, *configuration.plan(config, *sizes, ranks.size), *memory, f"run folder {folder}"):
+            for line in (*notes, *run_plan(config, *sizes, ranks.size), *memory, f"run folder {folder}"):
                 say(line)
             say(f"first prompt, as the model sees it: {tokenizer.decode(prompts[0].ids)!r}")
             if v.name == "code":

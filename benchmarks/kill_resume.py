@@ -93,7 +93,7 @@ def run_watched(folder: str, phase: str, occurrence: str, share: str, *argv: str
     """train.py with its phases watched."""
     sys.path.insert(0, str(ROOT))
     sys.argv = ["train.py", *argv]
-    from minirl.config import command_line
+    from minirl.command_line import command_line
 
     config = command_line("train.py", list(argv))
     import train

@@ -109,7 +109,7 @@ def run_minirl(work: dict[str, Any]) -> None:
         options += ["--optimizer.micro_batch_tokens=2048"]  # the fastest of those tried for us
     options += work["options"]
     import train
-    from minirl.config import load
+    from minirl.command_line import load
     from minirl.report import Reporter
     from minirl.rollout import build_engine
 

@@ -51,7 +51,7 @@ def child(seed: str, *argv: str) -> int:
     """train.py with NaN losses and hostile responses at random; how many is in the file `injected`."""
     sys.path.insert(0, str(ROOT))
     sys.argv = ["train.py", *argv]
-    from minirl.config import command_line
+    from minirl.command_line import command_line
 
     config = command_line("train.py", list(argv))
     import train

@@ -52,7 +52,7 @@ def measure(work: dict[str, Any]) -> None:
 
     import train
     from minirl import policy as policies
-    from minirl.config import load
+    from minirl.command_line import load
     from minirl.distributed import Ranks
 
     gpu = torch.cuda.is_available()

@@ -1,23 +1,14 @@
 """Every option of a run, its default and its meaning: one tree of dataclasses.
 
-Sources, later ones win: the defaults here, a YAML file, then `--section.key=value`. An unknown key, a value of the wrong type
-or a combination that cannot work raises ConfigError with one sentence that names the value and the remedy; entry points print
-it and exit with code 2 before any model is loaded. `None` in the `algorithm` section means "as the estimator's recipe says".
+command_line.py fills it, checks.py says which values cannot work. `None` in the `algorithm` section means "as the estimator's
+recipe says".
 """
 
 import dataclasses
-import difflib
 import math
-import re
-import sys
-import types
-import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
-
-import yaml
 
 from minirl import advantages
 from minirl.advantages import option
@@ -26,19 +17,6 @@ EMBEDDED = "embedded"
 AGGREGATIONS = ("token-mean", "sequence-mean", "constant")
 KL_ESTIMATORS = ("k1", "k2", "k3")
 CORRECTIONS = ("none", "truncate", "mask")
-MODES = ("dry_run", "replay")  # what to do instead of a run: no options of one
-SHORT = {"run-dir": "run.dir", "resume": "run.resume", "stop-after": "run.stop_after"}
-# What may change when a run goes on. Data, tokenizer and model are recognised by their content, not by their paths.
-MAY_CHANGE = (
-    "run.dir", "run.resume", "run.steps", "run.epochs", "run.save_", "run.keep", "run.on_save_error", "run.stop_after", "plan.",
-    "eval.every", "verifier.workers", "rollout.gap_", "model.path", "model.revision", "data.train", "data.test",
-    "rollout.max_empty_steps", "optimizer.max_nonfinite",
-)  # fmt: skip
-# These too, but sums are then taken in another order.
-ROUNDING = (
-    "optimizer.micro_batch_tokens", "model.gradient_checkpointing", "model.attention", "rollout.max_sequences", "rollout.vllm.",
-    "run.deterministic",
-)  # fmt: skip
 
 
 class ConfigError(Exception):
@@ -47,6 +25,12 @@ class ConfigError(Exception):
 
 class RunError(Exception):
     """A run that cannot go on; the message is one sentence with the cause and the remedy."""
+
+
+def require(condition: bool, message: str) -> None:
+    """ConfigError with `message` unless `condition`."""
+    if not condition:
+        raise ConfigError(message)
 
 
 def items(default: list | dict, text: str) -> Any:
@@ -284,7 +268,7 @@ class Config:
     verifier: VerifierConfig = field(default_factory=VerifierConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
-    strategy: Any = field(default_factory=StrategyConfig)
+    strategy: StrategyConfig = field(default_factory=StrategyConfig)  # type: ignore[valid-type]
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     run: RunConfig = field(default_factory=RunConfig)
@@ -295,313 +279,6 @@ class Config:
     def build_strategy(self) -> advantages.Strategy:
         """The advantage estimator that `algorithm.estimator` names, with the options of `strategy`."""
         return advantages.build(self.algorithm.estimator, self.strategy)
-
-
-# ---- reading ---------------------------------------------------------------------------------------------------------------
-
-
-def load(argv: list[str]) -> Config:
-    """The config that `[CONFIG.yaml] [--section.key=value ...] [--run-dir DIR] [--dry-run]` describes, resolved and checked."""
-    tree: dict[str, Any] = {}
-    arguments = list(argv)
-    if replay := replayed(arguments):
-        # The run's own config, unless another one is named.
-        arguments = arguments if arguments[:1] and not arguments[0].startswith("--") else [replay, *arguments]
-    if arguments and not arguments[0].startswith("--"):
-        tree = read_yaml(Path(arguments.pop(0)))
-    while arguments:
-        argument = arguments.pop(0)
-        if not argument.startswith("--"):
-            if tree.get("dry_run") and argument.endswith((".yaml", ".yml")):
-                tree = read_yaml(Path(argument)) | {"dry_run": True}
-                continue
-            raise ConfigError(f"unexpected argument {argument!r}: options are written --section.key=value")
-        if argument == "--dry-run":
-            tree["dry_run"] = True
-            continue
-        key, equals, value = argument[2:].partition("=")
-        if not equals:
-            if not arguments:
-                raise ConfigError(f"option {argument!r} has no value: write {argument}=VALUE")
-            value = arguments.pop(0)
-        if key == "replay":
-            tree["replay"] = value
-            continue
-        key = SHORT.get(key.replace("_", "-"), key)
-        node = tree
-        *sections, leaf = key.split(".")
-        for section in sections:
-            node = node.setdefault(section, {})
-            if not isinstance(node, dict):
-                raise ConfigError(f"option --{key}: {section!r} is a value, not a section")
-        node[leaf] = parse(value, option_kind(key), key)
-    config = resolve(fill(Config, tree, ""))
-    check(config)
-    return config
-
-
-def replayed(arguments: list[str]) -> str | None:
-    """The config of the run that `--replay RUN/stepN` names; None without that option."""
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=False):
-        if argument == "--replay" or argument.startswith("--replay="):
-            return str(run_of(argument.partition("=")[2] or following) / "config.yaml")
-    return None
-
-
-def run_of(step: str) -> Path:
-    """The run folder of RUN/stepN or RUN/batches/stepN."""
-    path = Path(step).expanduser()
-    return path.parents[1] if path.parent.name == "batches" else path.parent
-
-
-def option_kind(key: str) -> Any:
-    """The type of the option called `key`; Any when there is none (the tree's own check then says so)."""
-    kind: Any = Config
-    for part in key.split("."):
-        if not is_dataclass(kind):
-            return Any
-        kind = StrategyConfig if kind is Config and part == "strategy" else typing.get_type_hints(kind).get(part, Any)
-    return kind
-
-
-def parse(value: str, kind: Any, key: str) -> Any:
-    """A value of the command line: text and numbers as they stand, everything else as YAML."""
-    kinds = typing.get_args(kind) if typing.get_origin(kind) in (types.UnionType, typing.Union) else (kind,)
-    if str in kinds or int in kinds or float in kinds:
-        return value
-    try:
-        return yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--{key}={value} is not valid YAML: {' '.join(str(error).split())}") from None
-
-
-def command_line(program: str, argv: list[str]) -> Config:
-    """The config that the arguments describe. Ends the process for --help (exit code 0) and for bad input (2, one sentence)."""
-    if "--help" in argv or "-h" in argv:
-        print(help_text())
-        sys.exit(0)
-    try:
-        return load(argv)
-    except ConfigError as error:
-        print(f"{program}: {error}", file=sys.stderr)
-        sys.exit(2)
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file."""
-    try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read the config file {path}: {error.strerror or error}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
-    if tree is not None and not isinstance(tree, dict):
-        raise ConfigError(f"{path} must hold sections such as 'model:', not a {type(tree).__name__}")
-    return tree or {}
-
-
-def fill(cls: Any, tree: Any, path: str) -> Any:
-    """An instance of dataclass `cls` from a tree of plain values; `path` is where we are, for messages."""
-    if not isinstance(tree, dict):
-        raise ConfigError(f"{path.rstrip('.')} is a section with keys of its own, not {tree!r}")
-    hints = typing.get_type_hints(cls)
-    known = {f.name: f for f in fields(cls) if f.name not in ("base", *MODES)}
-    modes = {name: tree.pop(name) for name in MODES if cls is Config and name in tree}
-    values = {}
-    for key, value in tree.items():
-        if key not in known:
-            raise ConfigError(f"unknown option {path}{key}: {closest(f'{path}{key}', path, known)}")
-        kind = hints.get(key, Any)
-        if kind is Any and cls is Config:
-            kind = StrategyConfig
-        values[key] = fill(kind, value, f"{path}{key}.") if is_dataclass(kind) else coerce(value, kind, f"{path}{key}")
-    try:
-        return cls(**values, **modes)
-    except ValueError as error:  # a strategy's own check
-        raise ConfigError(str(error)) from None
-
-
-def closest(key: str, path: str, known: dict[str, Any]) -> str:
-    """The remedy for an unknown key: the closest key of the whole tree, or those of its section."""
-    matches = difflib.get_close_matches(key, [path + k for k in known], 1, 0.6) or difflib.get_close_matches(
-        key.rpartition(".")[2], [k.rpartition(".")[2] for k, *_ in every_option()], 1, 0.6
-    )
-    if not matches:
-        return f"known here are {', '.join(known)} (train.py --help lists all)"
-    full = [k for k, *_ in every_option() if k == matches[0] or k.rpartition(".")[2] == matches[0]]
-    return f"did you mean {full[0] if full else matches[0]}? (train.py --help lists all)"
-
-
-def coerce(value: Any, kind: Any, key: str) -> Any:
-    """`value` as `kind`, which is bool, int, float, str, list[...], dict[...] or one of them or None."""
-    if kind is Any:
-        return value
-    origin = typing.get_origin(kind)
-    if origin in (types.UnionType, typing.Union):
-        if value is None or value in ("null", "none", "None"):
-            return None
-        kind = next(k for k in typing.get_args(kind) if k is not type(None))
-        origin = typing.get_origin(kind)
-    name = getattr(origin or kind, "__name__", str(kind))
-    wrong = ConfigError(f"{key} takes {'true or false' if kind is bool else f'a value of type {name}'}, not {value!r}")
-    if origin is list:
-        if not isinstance(value, list):
-            raise wrong
-        return [coerce(item, typing.get_args(kind)[0], key) for item in value]
-    if origin is dict:
-        if not isinstance(value, dict):
-            raise wrong
-        return dict(value)
-    if kind is str and isinstance(value, str | int | float) and not isinstance(value, bool):
-        return str(value)
-    if kind is bool and isinstance(value, bool):
-        return value
-    if kind in (int, float) and isinstance(value, str | int | float) and not isinstance(value, bool):
-        try:
-            number = kind(value)
-        except (ValueError, OverflowError):
-            raise wrong from None
-        if not math.isfinite(number) or (kind is int and not isinstance(value, str) and number != value):
-            raise wrong
-        return number
-    raise wrong
-
-
-def resolve(config: Config) -> Config:
-    """`config` with every None that means "as the estimator says" filled in."""
-    try:
-        recipe = config.build_strategy().recipe
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-    a = config.algorithm
-    filled = {
-        name: getattr(recipe, name) if getattr(a, name) is None else getattr(a, name)
-        for name in ("dynamic_sampling", "clip_low", "clip_high", "aggregation")
-    }
-    length = config.rollout.max_response_tokens if config.eval.max_response_tokens is None else config.eval.max_response_tokens
-    return replace(config, algorithm=replace(a, **filled), eval=replace(config.eval, max_response_tokens=length))
-
-
-def check(config: Config) -> None:
-    """ConfigError for the first value or combination that cannot work."""
-    d, v, r, a, o, e = config.data, config.verifier, config.rollout, config.algorithm, config.optimizer, config.eval
-    strategy = config.build_strategy()
-    for key, value, limits in every_option(config):
-        known, minimum = limits.get("choices"), limits.get("minimum")
-        require(known is None or value in known, f"{key} is one of {', '.join(known or ())}, not {value!r}")
-        require(minimum is None or value is None or value >= minimum, f"{key} must be at least {minimum}, not {value}")
-    require(
-        r.temperature > 0, f"rollout.temperature must be above 0, not {r.temperature}: greedy samples of a group are all alike"
-    )
-    require(0 < e.top_p <= 1, f"eval.top_p must be in (0, 1], not {e.top_p}")
-    require(o.max_grad_norm > 0, f"optimizer.max_grad_norm must be above 0, not {o.max_grad_norm}")
-    require(
-        len(o.betas) == 2 and all(0 <= b < 1 for b in o.betas), f"optimizer.betas takes two numbers in [0, 1), not {o.betas}"
-    )
-    require(a.recipe.clip_low < 1, f"algorithm.clip_low must be below 1, not {a.recipe.clip_low}: a ratio is never negative")
-    require(
-        a.correction_high > 0 and 0 <= a.correction_low <= a.correction_high,
-        f"algorithm.correction_low={a.correction_low} and correction_high={a.correction_high} must be a range of ratios",
-    )
-    require(
-        r.abort_longest <= 0.5,
-        f"rollout.abort_longest must be at most 0.5, not {r.abort_longest}: more than half of the work would be thrown away",
-    )
-    require(all(r.stop), "rollout.stop has an empty text, which every token contains: remove it")
-    share = r.vllm.gpu_memory_utilization
-    require(0 < share <= 1, f"rollout.vllm.gpu_memory_utilization must be in (0, 1], not {share}")
-    require(v.timeout > 0, f"verifier.timeout must be above 0 seconds, not {v.timeout}")
-    require(a.dual_clip is None or a.dual_clip > 1, f"algorithm.dual_clip must be above 1 or null, not {a.dual_clip}")
-    require(
-        r.samples >= strategy.min_samples,
-        f"rollout.samples={r.samples} is too small for {a.estimator}: it compares the responses of a group and needs at least "
-        f"{strategy.min_samples}",
-    )
-    require(
-        r.prompts % a.mini_batch_prompts == 0,
-        f"algorithm.mini_batch_prompts={a.mini_batch_prompts} does not divide rollout.prompts={r.prompts}: choose a divisor",
-    )
-    require(e.k <= e.samples, f"eval.k={e.k} is more than eval.samples={e.samples}: pass@k needs at least k samples")
-    require(
-        e.temperature > 0 or e.samples == 1,
-        f"eval.temperature=0 is greedy, so eval.samples={e.samples} would be the same response {e.samples} times: set it to 1",
-    )
-    require(
-        a.overlong_buffer < r.max_response_tokens,
-        f"algorithm.overlong_buffer={a.overlong_buffer} must be below rollout.max_response_tokens={r.max_response_tokens}",
-    )
-    require(
-        not (a.overlong_buffer and a.estimator.startswith("pkpo")),
-        "pkpo is defined for right and wrong only: set algorithm.overlong_buffer=0",
-    )
-    require(
-        not (v.rewards and a.estimator.startswith("pkpo")), "pkpo is defined for right and wrong only: remove verifier.rewards"
-    )
-    require(
-        not (r.carry_over and a.old_log_probs == "trainer" and a.correction == "none"),
-        "rollout.carry_over trains on groups of an older policy: set algorithm.correction=truncate (or mask), or "
-        "algorithm.old_log_probs=sampler, so that their ratio is taken against the policy that sampled them",
-    )
-    require(
-        not (a.old_log_probs == "sampler" and a.correction != "none"),
-        f"algorithm.correction={a.correction} corrects old log-probs of the trainer: with old_log_probs=sampler there "
-        "is nothing to correct, set it to none",
-    )
-    require(
-        not (a.old_log_probs == "sampler" and strategy.needs_entropy),
-        f"{a.estimator} needs the policy's entropies, which come with old log-probs: set algorithm.old_log_probs=trainer",
-    )
-    if config.run.stop_after is not None:
-        duration(config.run.stop_after)
-    if d.task == "dataset":
-        require(bool(d.train), "data.task=dataset needs data.train: a .jsonl or .parquet file, or a Hub name")
-        require("{problem}" in d.template, f"data.template must contain {{problem}}, not just {d.template!r}")
-    for entry in v.rewards:
-        require(
-            isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str) and isinstance(entry[1], int | float),
-            f"verifier.rewards takes a list of [file.py:function, weight], not {entry!r}",
-        )
-    require(
-        v.name in ("math", "code") or ".py:" in v.name,
-        f"verifier.name is math, code or file.py:function, not {v.name!r}",
-    )
-
-
-def duration(text: str) -> float:
-    """Seconds of a text such as 2h50m, 90s or 1d. ConfigError when it is none."""
-    parts = re.findall(r"(\d+(?:\.\d+)?)([dhms])", text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ConfigError(f"run.stop_after takes a time such as 2h50m, 90s or 1d, not {text!r}")
-    return sum(float(number) * {"d": 86400, "h": 3600, "m": 60, "s": 1}[unit] for number, unit in parts)
-
-
-def require(condition: bool, message: str) -> None:
-    """ConfigError with `message` unless `condition`."""
-    if not condition:
-        raise ConfigError(message)
-
-
-def labelled(text: str) -> tuple[str, Path]:
-    """(label or "", path) of PATH or LABEL=PATH; where the whole text is a path that exists, it is no label."""
-    label, equals, path = text.partition("=")
-    if not equals or Path(text).expanduser().exists():
-        label, path = "", text
-    return label, Path(path).expanduser()
-
-
-def differences(old: Config, new: Config) -> tuple[list[str], list[str], list[str]]:
-    """What `new` changes, as "key: old -> new": (what a run cannot go on with, what changes its rounding, what is free)."""
-    refused: list[str] = []
-    rounding: list[str] = []
-    free: list[str] = []
-    for (key, before, _), (_, after, _) in zip(every_option(old), every_option(new), strict=True):
-        if before != after:
-            kind = free if key.startswith(MAY_CHANGE) else rounding if key.startswith(ROUNDING) else refused
-            kind.append(f"{key}: {before} -> {after}")
-    return refused, rounding, free
-
-
-# ---- showing ---------------------------------------------------------------------------------------------------------------
 
 
 def every_option(node: Any = None, path: str = "") -> list[tuple[str, Any, Mapping[str, Any]]]:
@@ -627,45 +304,3 @@ def as_tree(config: Config) -> dict[str, Any]:
             node = node.setdefault(section, {})
         node[leaf] = value
     return tree
-
-
-def help_text() -> str:
-    """Every option with its default and meaning."""
-    lines = [
-        "usage: train.py [CONFIG.yaml] [--section.key=value ...] [--run-dir DIR] [--resume auto|never|PATH]",
-        "                [--stop-after TIME] [--dry-run] [--replay RUN/stepN]",
-        "",
-        "With no argument it trains the embedded model on the embedded task. --dry-run loads no weights and prints the plan:",
-        "sizes, steps, memory. --replay takes a saved step of a run again without sampling and compares its numbers. Options,",
-        "with their defaults:",
-    ]
-    section = ""
-    for key, default, about in every_option():
-        head = key.rpartition(".")[0]
-        if head != section:
-            section = head
-            lines += ["", head]
-        shown = "null" if default is None else str(default).lower() if isinstance(default, bool) else default
-        text = about["help"] + (f": {', '.join(about['choices'])}" if "choices" in about else "")
-        lines.append(f"  --{key}={shown}\n        {text}")
-    return "\n".join(lines)
-
-
-def plan(config: Config, train_size: int, test_size: int, ranks: int) -> list[str]:
-    """Lines with the sizes that follow from the config, for people."""
-    r, a, run = config.rollout, config.algorithm, config.run
-    rollouts = r.prompts * r.samples
-    steps = r.prompts // a.mini_batch_prompts * a.epochs
-    drawn = r.draws(r.prompts)
-    total = run.steps if run.epochs is None else min(run.steps, math.ceil(run.epochs * train_size / drawn))
-    return [
-        f"estimator {a.estimator}: clip -{a.recipe.clip_low:g}/+{a.recipe.clip_high:g}, {a.recipe.aggregation}, "
-        f"dynamic sampling {'on' if a.recipe.dynamic_sampling else 'off'}",
-        f"data {train_size:,} problems to train on, {test_size:,} held out; {ranks} rank{'s' if ranks > 1 else ''}",
-        f"one step {r.prompts} prompts x {r.samples} samples = {rollouts:,} rollouts of at most {r.max_response_tokens:,} "
-        f"tokens ({rollouts * r.max_response_tokens:,}), {steps} optimizer step{'s' if steps > 1 else ''} of "
-        f"{a.mini_batch_prompts * r.samples:,} rollouts",
-        f"run {total:,} steps = {total * rollouts:,} rollouts, {total * steps:,} optimizer steps, "
-        f"{total * drawn / train_size:.2f} passes over the data (with dynamic sampling more passes, or fewer steps "
-        "where run.epochs limits them)",
-    ]

@@ -8,6 +8,7 @@ Constants: bfloat16 2 bytes, float32 4; AdamW two float32 moments (Rajbhandari e
 """
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from minirl.config import Config
@@ -61,6 +62,26 @@ def kept_by_layer(model: Model, half: bool, autocast: bool) -> int:
     normed = norm * (2 * model.hidden + model.head_norms * (queries + keys))
     read = c * model.hidden * (5 if autocast else 2)
     return normed + read + c * (2 * queries + 2 * keys) + 4 * c * model.mlp
+
+
+def run_plan(config: Config, train_size: int, test_size: int, ranks: int) -> list[str]:
+    """Lines with the sizes that follow from the config, for people."""
+    r, a, run = config.rollout, config.algorithm, config.run
+    rollouts = r.prompts * r.samples
+    steps = r.prompts // a.mini_batch_prompts * a.epochs
+    drawn = r.draws(r.prompts)
+    total = run.steps if run.epochs is None else min(run.steps, ceil(run.epochs * train_size / drawn))
+    return [
+        f"estimator {a.estimator}: clip -{a.recipe.clip_low:g}/+{a.recipe.clip_high:g}, {a.recipe.aggregation}, "
+        f"dynamic sampling {'on' if a.recipe.dynamic_sampling else 'off'}",
+        f"data {train_size:,} problems to train on, {test_size:,} held out; {ranks} rank{'s' if ranks > 1 else ''}",
+        f"one step {r.prompts} prompts x {r.samples} samples = {rollouts:,} rollouts of at most {r.max_response_tokens:,} "
+        f"tokens ({rollouts * r.max_response_tokens:,}), {steps} optimizer step{'s' if steps > 1 else ''} of "
+        f"{a.mini_batch_prompts * r.samples:,} rollouts",
+        f"run {total:,} steps = {total * rollouts:,} rollouts, {total * steps:,} optimizer steps, "
+        f"{total * drawn / train_size:.2f} passes over the data (with dynamic sampling more passes, or fewer steps "
+        "where run.epochs limits them)",
+    ]
 
 
 def memory(config: Config, model: Model, longest: int) -> dict[str, float]:

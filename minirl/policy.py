@@ -24,8 +24,8 @@ from minirl import plan
 from minirl.attention import Padded, Varlen
 from minirl.config import EMBEDDED, Config, ConfigError, ModelConfig, OptimizerConfig, PlanConfig, RunError
 from minirl.distributed import Ranks
+from minirl.output import say
 from minirl.packing import packed_micro_batches, padded_micro_batches
-from minirl.report import say
 from minirl.rollout import Rollout
 from minirl.scoring import LogProbHead, MicroBatch, packed_micro_batch, padded_micro_batch, why_not_packed
 

@@ -20,14 +20,17 @@ from typing import Any
 
 import numpy as np
 
-from minirl.checkpoint import State, damage, name_of, restore, steps_of, weights_digest
-from minirl.config import Config, ConfigError, RunConfig, differences, load, run_of
+from minirl.checkpoint import State, restore, weights_digest
+from minirl.command_line import load, run_of
+from minirl.config import Config, ConfigError, RunConfig
 from minirl.data import Order
 from minirl.distributed import Ranks
+from minirl.manifest import damage, name_of, steps_of
+from minirl.output import discard, say
 from minirl.policy import Policy
-from minirl.report import discard, say
 from minirl.rollout import Rollout, Sample, Sampling, records
 from minirl.rollout.sampler import TRAINING, stable_seed
+from minirl.run_folder import differences
 
 # Relative difference up to which a number counts as the same: another number of ranks or micro-batches adds in another order.
 TOLERANCE = {"float32": 1e-3, "bfloat16": 5e-2}

@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Any
 
-from minirl.config import duration
+from minirl.checks import duration
 from minirl.distributed import Ranks
 
 ECHO = 1.0  # seconds: a launcher may pass on a Ctrl-C that the terminal has sent to everyone

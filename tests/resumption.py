@@ -11,7 +11,7 @@ import torch
 from accelerate.state import AcceleratorState
 
 from minirl import shards, tiny
-from minirl.config import load
+from minirl.command_line import load
 from minirl.distributed import Ranks
 from minirl.loss import token_weights
 from minirl.policy import Policy

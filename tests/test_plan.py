@@ -7,10 +7,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
-from minirl import config as configuration
 from minirl import plan
 from minirl.attention import Layout
-from minirl.config import load
+from minirl.command_line import load
+from minirl.config import Config
 from minirl.plan import GIB, Model
 from minirl.policy import model_plan, with_fused_norms
 
@@ -165,7 +165,14 @@ def test_a_run_plans_with_the_gpus_that_it_has():
     assert any("WARNING" in line and "do not fit a GPU of 0.002 GiB" in line for line in lines)
 
 
+def test_plan_states_the_derived_sizes():
+    text = "\n".join(plan.run_plan(load([]), train_size=640, test_size=10, ranks=2))
+    assert "32 prompts x 10 samples = 320 rollouts of at most 12 tokens (3,840), 2 optimizer steps of 160 rollouts" in text
+    steps = Config().run.steps
+    assert f"{steps} steps = {steps * 320:,} rollouts, {steps * 2:,} optimizer steps, {steps * 32 / 640:.2f} passes" in text
+
+
 def test_a_limit_of_passes_limits_the_steps_of_the_plan():
     config = load(["--run.steps=1000", "--run.epochs=2", "--rollout.prompts=256", "--algorithm.mini_batch_prompts=64"])
     # 2 passes over 17,398 problems, 256 a step: 135.9
-    assert any("run 136 steps" in line for line in configuration.plan(config, 17_398, 256, 8))
+    assert any("run 136 steps" in line for line in plan.run_plan(config, 17_398, 256, 8))

@@ -8,7 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, MistralConfig, MistralForCausalLM, Qwen3Config
 
 from minirl import tiny
-from minirl.config import ConfigError, ModelConfig, OptimizerConfig, load
+from minirl.command_line import load
+from minirl.config import ConfigError, ModelConfig, OptimizerConfig
 from minirl.distributed import Ranks
 from minirl.policy import Policy, check_context, learning_rate, load_model, with_fused_norms
 from minirl.rollout import Rollout, Sample

@@ -11,7 +11,7 @@ import pytest
 import train
 from benchmarks.kill_resume import free_port
 from minirl.checkpoint import State
-from minirl.config import load
+from minirl.command_line import load
 from minirl.replay import Batches, saved_steps
 from tests.conftest import ROOT, few_problems, other_weights
 

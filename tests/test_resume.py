@@ -1,6 +1,5 @@
 """Whole runs that are stopped, killed, damaged and continued."""
 
-import contextlib
 import fcntl
 import json
 import os
@@ -18,9 +17,9 @@ import train
 from benchmarks.kill_resume import MARK, RUN, differences, fingerprint, launcher, living
 from benchmarks.kill_resume import start as start_watched
 from minirl import tiny
-from minirl.config import ConfigError, load
+from minirl.command_line import load
 from minirl.policy import Policy
-from minirl.report import finished, run_folder
+from minirl.run_folder import finished
 from tests.conftest import ROOT, few_problems, other_weights
 from tests.test_train import metrics, same, start
 
@@ -118,16 +117,6 @@ def test_damaged_checkpoints_are_skipped_with_a_sentence(whole, stopped, capsys)
     assert f"going on after step 2, from {middle}" in printed
     assert not list(folder.rglob("*.tmp"))
     assert differences(whole, fingerprint(folder)) == []
-
-
-@pytest.mark.parametrize(("was", "done", "lost"), [(10, 10, False), (10, 11, True), (2, 3, True), (0, 50, False)])
-def test_a_run_begins_again_where_its_first_checkpoint_was_not_due_by_the_config_it_had(tmp_path, was, done, lost):
-    with run_folder(load(["--run-dir", str(tmp_path / "out"), f"--run.save_every={was}"])) as folder:
-        (folder / "metrics.jsonl").write_text("{}\n" * done)
-    now = load(["--run-dir", str(folder), "--run.save_every=5"])
-    refused = pytest.raises(ConfigError, match=f"has {done} steps and no checkpoint")
-    with refused if lost else contextlib.nullcontext(), run_folder(now):
-        pass
 
 
 def test_without_any_valid_checkpoint_nothing_is_thrown_away(tmp_path, capsys):

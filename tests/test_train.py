@@ -18,7 +18,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import train
 from benchmarks.kill_resume import free_port
 from minirl import tiny
-from minirl.config import ConfigError, command_line, load
+from minirl.command_line import command_line, load
+from minirl.config import ConfigError
 from tests.conftest import ROOT
 
 
@@ -412,7 +413,7 @@ def test_a_dry_run_prints_the_plan_and_makes_nothing(tmp_path):
 def test_a_rank_that_dies_ends_the_others_with_its_reason(tmp_path):
     program = tmp_path / "dying.py"
     program.write_text(
-        "import os, sys\nimport train\nfrom minirl.config import load\nfirst = train.update\n"
+        "import os, sys\nimport train\nfrom minirl.command_line import load\nfirst = train.update\n"
         "def update(*a):\n"
         "    if os.environ['RANK'] == '1':\n        raise RuntimeError('the second rank lost its GPU')\n"
         "    return first(*a)\n"

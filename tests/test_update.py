@@ -6,7 +6,7 @@ import torch
 
 import train
 from minirl import tiny
-from minirl.config import load
+from minirl.command_line import load
 from minirl.distributed import Ranks
 from minirl.policy import Policy
 from minirl.rollout import Rollout, Sample

@@ -8,7 +8,8 @@ import yaml
 
 from minirl.analysis.output import Table
 from minirl.analysis.samples import Row, rows_with
-from minirl.config import ConfigError, labelled
+from minirl.command_line import labelled
+from minirl.config import ConfigError
 from minirl.report import smooth
 
 # What is shown, under the names of metrics.jsonl; counts are of the batch that was trained on.

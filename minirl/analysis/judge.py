@@ -31,7 +31,7 @@ from minirl.analysis.output import CONTRAST_HEAD, Table, contrast, contrast_cell
 from minirl.analysis.samples import Problems, Row, rows_with
 from minirl.config import ConfigError
 from minirl.evaluation.report import markdown
-from minirl.report import say
+from minirl.output import say
 
 PROMPT = """Two attempts at the same problem are given; both end in a wrong answer.
 

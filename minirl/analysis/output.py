@@ -12,7 +12,7 @@ import numpy as np
 from minirl.config import ConfigError
 from minirl.evaluation.metrics import mean_intervals, paired_difference
 from minirl.evaluation.report import markdown, percent
-from minirl.report import say
+from minirl.output import say
 
 Table = list[list[str]]
 

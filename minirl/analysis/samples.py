@@ -7,7 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from minirl.config import ConfigError, labelled
+from minirl.command_line import labelled
+from minirl.config import ConfigError
 from minirl.data import read_jsonl
 from minirl.verify import ERROR, RIGHT, WRONG
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from minirl.advantages import option
-from minirl.config import ConfigError, DataConfig, coerce, items, read_yaml
+from minirl.command_line import coerce, read_yaml
+from minirl.config import ConfigError, DataConfig, items
 from minirl.data import GENERATORS, cell, read_rows, said, same_text, text_of, unreadable_answers
 from minirl.evaluation.hub_rows import PREPARE
 from minirl.tasks import Problem

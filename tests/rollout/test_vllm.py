@@ -14,7 +14,8 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks.kill_resume import free_port
 from minirl import tiny
-from minirl.config import RunError, load
+from minirl.command_line import load
+from minirl.config import RunError
 from minirl.distributed import Ranks
 from minirl.policy import Policy
 from minirl.rollout import Rollout, Sampling, build_engine
@@ -259,7 +260,7 @@ def test_the_guard_ends_a_run_whose_sampler_is_another_policy(tmp_path, withheld
     program = tmp_path / "withheld.py"
     program.write_text(
         "import sys; sys.argv[0] = 'train.py'\n"
-        "import train; from minirl.config import load; from minirl.rollout.vllm import VllmEngine\n"
+        "import train; from minirl.command_line import load; from minirl.rollout.vllm import VllmEngine\n"
         "first = VllmEngine.sync\n"
         "def once(self, policy):\n"
         "    if policy.version == 0: first(self, policy)\n"

@@ -111,6 +111,8 @@ def test_the_first_failing_test_names_the_error(verify):
         ("assert f([1, 2], lambda x: x * 10) == [10, 20]", "def f(a, g): return [g(x) for x in a]"),
         ("assert f(1, int) is True", "def f(x, t): return isinstance(x, t)"),
         ("assert f(2.0, b=(1, {'k': [None, 1 + 2j]})) == (1, {'k': [None, 1 + 2j]})", "def f(a, *, b): return b"),
+        ("assert f(self=1, function=2, operation=3, handle=4) == [1, 2, 3, 4]",
+         "def f(self, function, operation, handle): return [self, function, operation, handle]"),
         ("assert f() == 10 ** 5000", "def f(): return 10 ** 5000"),
         ("assert f() == {frozenset({1}), b'\\x00'.decode()}", "def f(): return {frozenset({1}), chr(0)}"),
         ("assert f('a a b'.split()) == {'a': 2, 'b': 1}",

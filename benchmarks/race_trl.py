@@ -1,37 +1,36 @@
 """minirl against TRL's GRPOTrainer on the same work: python benchmarks/race_trl.py [--quick] [--json] [--results FILE]
 
-The same model, prompts, number of samples, response lengths (forced, step by step the same: the race ends where a program trained
-on another number of tokens), reward, optimizer step, precision and threads. Each program is a process of its own, and they take
-turns: one step each on a CPU, one run each on a GPU, which both do not fit. Lengths: uniform is the longest allowed; tail is
-log-normal with a mean of a quarter of it and sigma 1. Steps that warm up are dropped; what is printed are medians of wall seconds:
+The same model, prompts, samples, forced response lengths (the same in each step; a program that trained on another number of
+tokens ends the race), reward, optimizer step, precision and threads. Each program is one process of its own, without DDP; they
+take turns, one step each on a CPU, one run each on a GPU, which both do not fit. Lengths: "uniform" is the longest allowed;
+"tail" is log-normal with a mean of a quarter of it and sigma 1. Medians of wall seconds, without the steps that warm up:
 
-step        all of it, from asking for samples to having logged
-generation  sampling, reward, advantages; pushing weights to the engine, its sleep and waking up; TRL's padding and metrics of these.
-            Of us: fill_batch, give_advantages, engine.sleep, engine.sync; of TRL: _generate_and_score_completions without "old"
-old         the trainer's log-probs before the update, which only the correction below asks for. Of us: score_old_policy; of TRL:
-            _get_per_token_logps_and_entropies without gradient
-update      micro-batches made, forward, loss, backward, clipping, optimizer step, zeroed gradients, metrics of the loss. Of us:
-            update; of TRL: from the end of _generate_and_score_completions to on_step_end
-processor   on a CPU only: processor seconds of the program with its children (our verifier's workers), which other work on the
-            machine disturbs less; means, since the children's clock ticks every 10 ms
-update GiB  on a GPU only: torch's peak of allocated memory in the update, the most of all steps, less what building the engine
-            added: vLLM sleeps meanwhile in both programs, but torch goes on counting its weights and cache (vLLM #17117)
-process GiB the same peak, from the first update on, of all that torch counts: the engine, sleeping or not, with it
+step         all of it, from asking for samples to having logged
+update       making micro-batches, forward, loss and what is logged of it, backward, clipping, optimizer step, gradients zeroed.
+             Ours: `update`; TRL's: from the end of `_generate_and_score_completions` to `on_step_end`
+generation   sampling, reward, advantages, waking the engine, pushing weights to it, its sleep. Ours: `fill_batch`,
+             `give_advantages`, `engine.sleep`, `engine.sync`; TRL's: `_generate_and_score_completions` without "old"
+old          the trainer's log-probs before the update, which only a correction (below) asks for. Ours: `score_old_policy`;
+             TRL's: `_get_per_token_logps_and_entropies` without gradient
+processor    CPU only: the mean of a step's processor seconds, those of child processes (our verifier's) in ticks of 10 ms with
+             them; other work on the machine disturbs them less
+update GiB   GPU only: the highest peak of an update, as torch counts allocations, less what building the engine had added: vLLM
+             sleeps during the update in both programs, yet torch still counts its weights and cache (vLLM #17117)
+process GiB  GPU only: the highest peak of all that torch counts in a step, the engine included, whether it sleeps or not
 
-On a GPU the device is waited for at each of these boundaries, in both programs.
+On a GPU every boundary between these waits for the device, in both programs.
 
-On a CPU: a 1M model in float32, transformers generates on both sides, which asks for no correction. On a GPU: the 0.6B shape, float32
-weights under bfloat16 autocast, vLLM in bfloat16 in the trainer's process, asleep in the update. There, "plain": neither program
-corrects for the sampler's log-probs (our default); "corrected": both do, which costs each a forward pass (TRL's default, sequences
-masked; ours --algorithm.correction=truncate). TRL's defaults are kept but for the options in `run_trl`, among them no
-checkpointing of activations and vLLM's context and sleep, as ours; so its loss is DAPO's, and it computes entropies and clip ratios
-to log them each step, as we do. --peer-python: an interpreter that has TRL (1.16 was raced), where this one has not.
+On a CPU: a 1M model in float32, transformers generates on both sides, and nothing corrects for the sampler. On a GPU: the 0.6B
+shape, float32 weights under bfloat16 autocast, vLLM in the trainer's process; "plain": neither corrects for the sampler's
+log-probs (our default), "corrected": both do, at the price of a forward pass (TRL's default, which masks sequences; ours
+truncates the weights of tokens). TRL's loss and what it logs of it (entropies, clip ratios; ours does too) are its defaults; what
+is not stands in `run_trl`: activations kept, not recomputed, and vLLM's sleep, context and share of memory, all as ours.
+--peer-python: an interpreter that has TRL (1.16 was raced), where this one has not.
 """
 
 import argparse
 import json
 import os
-import platform
 import random
 import statistics
 import subprocess
@@ -48,6 +47,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.common import environment, versions
 
 WARM = 2  # steps that are dropped
+PHASES = ("update", "generation", "old")  # of a step
 
 # TRL's micro-batch (samples) is the fastest of those tried for it.
 CPU = [
@@ -77,24 +77,20 @@ def forced_lengths(work: dict[str, Any], step: int) -> list[int]:
 def other_work(work: dict[str, Any], program: str, step: int, tokens: int) -> str | None:
     """What to say when a program trained on another number of response tokens in a step than were forced."""
     wanted = sum(forced_lengths(work, step))
-    if tokens == wanted:
-        return None
-    return (
-        f"{program} trained on {tokens} response tokens in step {step} of {work['name']}, not on {wanted}: that is other work"
-    )
+    same = tokens == wanted
+    return None if same else f"{program} trained on {tokens} response tokens in step {step} of {work['name']}, not on {wanted}"
 
 
 def summary(work: dict[str, Any], answers: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """A row for each thing measured: both programs' number and both ratios. answers: each program's measured steps."""
-    of: dict[str, tuple[str, Callable[[Iterator[float]], float]]] = {
-        f"{phase} s": (phase, statistics.median) for phase in ("step", "update", "generation", "old")[: 3 + work["correct"]]
-    }
+    phases = ("step", *PHASES[: 2 + work["correct"]])
+    kinds: list[tuple[str, str, Callable[[Iterator[float]], float]]] = [(f"{x} s", x, statistics.median) for x in phases]
     if work["gpu"]:
-        of |= {"update GiB": ("update_gib", max), "process GiB": ("process_gib", max)}
+        kinds += [("update GiB", "update_gib", max), ("process GiB", "process_gib", max)]
     else:
-        of |= {"processor s": ("processor", statistics.mean)}
+        kinds += [("processor s", "processor", statistics.mean)]
     rows = []
-    for name, (key, middle) in of.items():
+    for name, key, middle in kinds:
         trl, minirl = (middle(answer[key] for answer in answers[program]) for program in ("trl", "minirl"))
         row = {"workload": work["name"], "what": name, "TRL": trl, "minirl": minirl}
         rows.append(row | {"TRL / minirl": trl / minirl, "minirl / TRL": minirl / trl})
@@ -103,11 +99,7 @@ def summary(work: dict[str, Any], answers: dict[str, list[dict[str, Any]]]) -> l
 
 def digits(problem: Any, response: str, rollout: Any) -> float:
     """The reward of both programs: the share of digits, so that the responses of a group differ."""
-    return share_of_digits(response)
-
-
-def share_of_digits(text: str) -> float:
-    return 0.5 * sum(c.isdigit() for c in text) / max(len(text), 1)
+    return 0.5 * sum(c.isdigit() for c in response) / max(len(response), 1)
 
 
 def processor_seconds() -> float:
@@ -119,48 +111,34 @@ def processor_seconds() -> float:
 
 
 class Turns:
-    """A worker's side of taking turns: waits for a line on `commands`, answers with one on `answers`, times a step's phases."""
+    """A worker's side of taking turns: waits for a line on `commands`, answers with one on `answers`; times a step's phases."""
 
     def __init__(self, work: dict[str, Any]) -> None:
-        self.commands, self.answers = os.fdopen(work["commands"]), os.fdopen(work["answers"], "w")
-        self.gpu, self.begin, self.engine_bytes, self.tokens = work["gpu"], 0.0, 0, 0
-        self.seconds, self.gib = self._nothing(), {"update_gib": 0.0, "process_gib": 0.0}
-        self._say({"python": platform.python_version(), "versions": versions()})
-
-    @staticmethod
-    def _nothing() -> dict[str, float]:
-        return {"generation": 0.0, "old": 0.0, "update": 0.0}
-
-    def _say(self, answer: dict[str, Any]) -> None:
-        self.answers.write(json.dumps(answer) + "\n")
-        self.answers.flush()
-
-    def _now(self) -> float:
         import torch
 
+        self.cuda, self.gpu, self.engine_bytes, self.begin = torch.cuda, work["gpu"], 0, 0.0
+        self.commands, self.answers = os.fdopen(work["commands"]), os.fdopen(work["answers"], "w")
+        self.measured: dict[str, float] = dict.fromkeys(PHASES, 0.0)  # in this step
+
+    def _now(self) -> float:
         if self.gpu:
-            torch.cuda.synchronize()
+            self.cuda.synchronize()
         return time.perf_counter()
 
     def start(self, phase: str) -> None:
-        """Begins to time a phase."""
-        now = self._now()
+        """Begins to count seconds, and for the update the peak of memory."""
         if self.gpu and phase == "update":
-            import torch
-
-            self.gib["process_gib"] = torch.cuda.max_memory_allocated() / 2**30
-            torch.cuda.reset_peak_memory_stats()
-        self.seconds[phase] -= now
+            self.measured["process_gib"] = self.cuda.max_memory_allocated() / 2**30
+            self.cuda.reset_peak_memory_stats()
+        self.measured[phase] -= self._now()
 
     def stop(self, phase: str) -> None:
         """Ends what `start` began."""
-        self.seconds[phase] += self._now()
+        self.measured[phase] += self._now()
         if self.gpu and phase == "update":
-            import torch
-
-            peak = torch.cuda.max_memory_allocated()
-            self.gib["update_gib"] = (peak - self.engine_bytes) / 2**30
-            self.gib["process_gib"] = max(self.gib["process_gib"], peak / 2**30)
+            peak = self.cuda.max_memory_allocated()
+            self.measured["update_gib"] = (peak - self.engine_bytes) / 2**30
+            self.measured["process_gib"] = max(self.measured["process_gib"], peak / 2**30)
 
     def timed(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function`, its seconds counted as those of `phase`."""
@@ -173,15 +151,13 @@ class Turns:
 
         return wrapped
 
-    def engine(self, build: Callable[..., Any]) -> Callable[..., Any]:
+    def builds_engine(self, build: Callable[..., Any]) -> Callable[..., Any]:
         """`build`, what torch has allocated more after it counted as the engine's."""
 
-        def wrapped(*arguments: Any, **named: Any) -> Any:
-            import torch
-
-            before = torch.cuda.memory_allocated()
-            result = build(*arguments, **named)
-            self.engine_bytes = torch.cuda.memory_allocated() - before
+        def wrapped(*arguments: Any) -> Any:
+            before = self.cuda.memory_allocated()
+            result = build(*arguments)
+            self.engine_bytes = self.cuda.memory_allocated() - before
             return result
 
         return wrapped
@@ -190,11 +166,12 @@ class Turns:
         """Called once a step: ends the one before, waits for the word, begins the next."""
         end = self._now()
         if self.begin:
-            step = {"step": end - self.begin, "processor": processor_seconds() - self.processor, "tokens": self.tokens}
-            self._say(step | self.seconds | self.gib)
+            self.measured |= {"step": end - self.begin, "processor": processor_seconds() - self.processor}
+            self.answers.write(json.dumps({"versions": versions(), **self.measured}) + "\n")
+            self.answers.flush()
         if not self.commands.readline():
             os._exit(0)
-        self.seconds, self.tokens, self.processor = self._nothing(), 0, processor_seconds()
+        self.measured, self.processor = dict.fromkeys(PHASES, 0.0), processor_seconds()
         self.begin = time.perf_counter()
 
 
@@ -232,15 +209,16 @@ def run_minirl(work: dict[str, Any]) -> None:
 
         def step(self, step: int, metrics: dict[str, float], *more: Any) -> None:
             super().step(step, metrics, *more)
-            turns.tokens = int(metrics["sampling/trained_tokens"])
+            turns.measured["tokens"] = int(metrics["sampling/trained_tokens"])
             turns.step_boundary()
 
+    def lengths(rows: int) -> list[int]:
+        return forced_lengths(work, next(steps))[:rows]
+
     def forced(*arguments: Any) -> Any:
-        engine = (turns.engine(build_engine) if work["gpu"] else build_engine)(*arguments)
+        engine = turns.builds_engine(build_engine)(*arguments)
         engine.sleep, engine.sync = (turns.timed("generation", x) for x in (engine.sleep, engine.sync))
-        return (force_vllm if work["gpu"] else force_transformers)(
-            engine, lambda rows: forced_lengths(work, next(steps))[:rows]
-        )
+        return force_vllm(engine, lengths) if work["gpu"] else force_transformers(engine, lengths)
 
     train.Reporter, train.build_engine = Stopped, forced  # type: ignore[misc]
     phases = {"fill_batch": "generation", "give_advantages": "generation", "score_old_policy": "old", "update": "update"}
@@ -300,20 +278,19 @@ def run_trl(work: dict[str, Any]) -> None:
     folder, gpu = Path(work["folder"]), work["gpu"]
     rows = [json.loads(line) for line in (folder / "problems.jsonl").read_text().splitlines()]
     total, micro = work["prompts"] * work["samples"], work["peer_micro_batch"]
-    engine: dict[str, Any] = {"use_vllm": False}
-    device: dict[str, Any] = {"use_cpu": True, "bf16": False, "model_init_kwargs": {"dtype": "float32"}}
+    more: dict[str, Any] = {"use_cpu": True, "bf16": False}
     if gpu:
-        engine = {
-            "use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.3, "vllm_enable_sleep_mode": True,
-            "vllm_max_model_length": work["longest"] + 64, "vllm_importance_sampling_correction": work["correct"],
+        more = {
+            "bf16": True, "use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.3,
+            "vllm_enable_sleep_mode": True, "vllm_max_model_length": work["longest"] + 64,
+            "vllm_importance_sampling_correction": work["correct"],
         }  # fmt: skip
-        device = {"bf16": True}
     config = GRPOConfig(
         output_dir=str(folder / work["run"]), max_steps=10**6, per_device_train_batch_size=min(micro, total),
         gradient_accumulation_steps=max(1, total // micro), num_generations=work["samples"],
         max_completion_length=work["longest"], learning_rate=1e-6, lr_scheduler_type="constant", beta=0.0, temperature=1.0,
         logging_steps=1, save_strategy="no", report_to=[], disable_tqdm=True, gradient_checkpointing=False,
-        weight_decay=0.01, max_grad_norm=1.0, **engine, **device,
+        weight_decay=0.01, max_grad_norm=1.0, model_init_kwargs={"dtype": "float32"}, **more,
     )  # fmt: skip
 
     class Boundary(TrainerCallback):
@@ -336,23 +313,22 @@ def run_trl(work: dict[str, Any]) -> None:
             scores[last, self.end] = 0.0
             return scores
 
-    if gpu:
-        VLLMGeneration._init_vllm = turns.engine(VLLMGeneration._init_vllm)
+    VLLMGeneration._init_vllm = turns.builds_engine(VLLMGeneration._init_vllm)
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
     trainer = GRPOTrainer(
         model=str(folder / "model"), args=config, train_dataset=Dataset.from_list([{"prompt": r["problem"]} for r in rows]),
-        reward_funcs=lambda completions, **_: [share_of_digits(c) for c in completions],
+        reward_funcs=lambda completions, **_: [digits(None, c, None) for c in completions],
         processing_class=tokenizer, callbacks=[Boundary()],
     )  # fmt: skip
     if gpu:
         llm = trainer.vllm_generation.llm
-        generate = llm.generate
+        llm_generate = llm.generate
 
-        def forced(prompts: Any, sampling_params: Any, **more: Any) -> Any:
+        def forced(prompts: Any, sampling_params: Any, **named: Any) -> Any:
             each = [sampling_params.clone() for _ in prompts]
             for parameters, length in zip(each, forced_lengths(work, next(steps)), strict=True):
                 parameters.max_tokens, parameters.ignore_eos = length, True
-            return generate(prompts, sampling_params=each, **more)
+            return llm_generate(prompts, sampling_params=each, **named)
 
         llm.generate = forced
     else:
@@ -364,22 +340,20 @@ def run_trl(work: dict[str, Any]) -> None:
             return model_generate(**inputs, logits_processor=[force])
 
         trainer.model.generate = forced
-    generate_and_score, log_probs = trainer._generate_and_score_completions, trainer._get_per_token_logps_and_entropies
-    old_log_probs = turns.timed("old", log_probs)
+    generate, log_probs = trainer._generate_and_score_completions, trainer._get_per_token_logps_and_entropies
+    old = turns.timed("old", log_probs)
 
-    def timed_generation(inputs: Any) -> Any:
-        turns.start("generation")
-        batch = generate_and_score(inputs)
-        turns.stop("generation")
-        turns.seconds["generation"] -= turns.seconds["old"]
-        turns.tokens = int(batch["num_items_in_batch"])
+    def timed_generate(inputs: Any) -> Any:
+        batch = turns.timed("generation", generate)(inputs)
+        turns.measured["generation"] -= turns.measured["old"]
+        turns.measured["tokens"] = int(batch["num_items_in_batch"])
         turns.start("update")
         return batch
 
     def timed_log_probs(*arguments: Any, **named: Any) -> Any:
-        return (log_probs if torch.is_grad_enabled() else old_log_probs)(*arguments, **named)
+        return (log_probs if torch.is_grad_enabled() else old)(*arguments, **named)
 
-    trainer._generate_and_score_completions = timed_generation
+    trainer._generate_and_score_completions = timed_generate
     trainer._get_per_token_logps_and_entropies = timed_log_probs
     trainer.train()
 
@@ -409,17 +383,12 @@ class Program:
         os.close(theirs[1])
         self.commands, self.answers = os.fdopen(ours[1], "w"), os.fdopen(theirs[0])
 
-        self.hello = self.answer()
-
     def step(self) -> dict[str, Any]:
         try:
             self.commands.write("go\n")
             self.commands.flush()
         except BrokenPipeError:
             pass  # the empty answer below says why
-        return self.answer()
-
-    def answer(self) -> dict[str, Any]:
         answer = self.answers.readline()
         if not answer:
             sys.exit(f"race_trl.py: a program ended early, see the end of its log {self.log}:\n{self.log.read_text()[-2000:]}")
@@ -435,17 +404,15 @@ def race(work: dict[str, Any], steps: int, options: argparse.Namespace) -> tuple
     """One workload: (its rows, the versions that TRL's worker runs on)."""
     pythons = {"minirl": sys.executable, "trl": options.peer_python}
     answers: dict[str, list[dict[str, Any]]] = {name: [] for name in pythons}
-    hello: dict[str, Any] = {}
     for names in [[name] for name in pythons] if work["gpu"] else [list(pythons)]:
         programs = {name: Program(name, pythons[name], work, options.threads) for name in names}
         for step, (name, program) in product(range(1, WARM + steps + 1), programs.items()):
             answers[name].append(program.step())
             if sentence := other_work(work, name, step, answers[name][-1]["tokens"]):
                 sys.exit(f"race_trl.py: {sentence}")
-        hello |= {name: program.hello for name, program in programs.items()}
         for program in programs.values():
             program.close()
-    return summary(work, {name: measured[WARM:] for name, measured in answers.items()}), hello["trl"]
+    return summary(work, {name: measured[WARM:] for name, measured in answers.items()}), answers["trl"][0]["versions"]
 
 
 def main() -> None:
@@ -489,7 +456,7 @@ def main() -> None:
             rows += measured
             if not options.json:
                 print(table(measured), flush=True)
-    finish("race_trl", rows, options.results, options.json, steps=steps, peer=peer)
+    finish("race_trl", rows, options.results, options.json, steps=steps, peer_versions=peer)
 
 
 if __name__ == "__main__":

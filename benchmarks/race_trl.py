@@ -23,7 +23,7 @@ On a GPU every boundary between these waits for the device, in both programs.
 On a CPU: a 1M model in float32, transformers generates on both sides, and nothing corrects for the sampler. On a GPU: the 0.6B
 shape, float32 weights under bfloat16 autocast, vLLM in the trainer's process; "plain": neither corrects for the sampler's
 log-probs (our default), "corrected": both do, at the price of a forward pass (TRL's default, which masks sequences; ours
-truncates the weights of tokens). TRL's loss and what it logs of it (entropies, clip ratios; ours does too) are its defaults; what
+truncates the weights of tokens). TRL's loss and what it logs of it (entropies, clip ratios; as ours) are its defaults; what
 is not stands in `run_trl`: activations kept, not recomputed, and vLLM's sleep, context and share of memory, all as ours.
 --peer-python: an interpreter that has TRL (1.16 was raced), where this one has not.
 """

@@ -49,7 +49,7 @@ from benchmarks.common import environment, versions
 WARM = 2  # steps that are dropped
 PHASES = ("update", "generation", "old")  # of a step
 
-# TRL's micro-batch (samples) is the fastest of those tried for it.
+# TRL's micro-batch (samples) is on a CPU the fastest of those tried for it; --peer-micro-batch tries another.
 CPU = [
     {"name": name, "prompts": prompts, "samples": 8, "longest": 16, "tail": tail, "correct": False, "peer_micro_batch": 64}
     for name, prompts, tail in (("8x8x16", 8, False), ("64x8x16", 64, False), ("64x8x16 tail", 64, True))

@@ -62,6 +62,17 @@ def environment(**changes: str) -> dict[str, str]:
     return {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": path, **changes}
 
 
+def versions() -> dict[str, str]:
+    """Of the packages that the numbers depend on, as this interpreter has them."""
+    found = {}
+    for name in ("torch", "transformers", "trl", "vllm", "deepspeed", "accelerate"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
 def machine() -> dict[str, Any]:
     """What the numbers were measured on."""
     import torch
@@ -72,22 +83,19 @@ def machine() -> dict[str, Any]:
         names = [line.split(":")[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
         processor = names[0] if names else processor
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    versions = {}
-    for name in ("torch", "transformers", "trl", "vllm", "deepspeed", "accelerate"):
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "processor": processor,
         "cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1), "gpu": gpu, "python": platform.python_version(),
-        "versions": versions,
+        "versions": versions(),
     }  # fmt: skip
 
 
-def finish(benchmark: str, rows: list[dict[str, Any]], results: str | None, as_json: bool) -> None:
-    """Appends one JSON line to the file `results`, benchmarks/results.jsonl if none is named, and prints it if `as_json`."""
-    line = json.dumps({"benchmark": benchmark, **machine(), "rows": rows})
+def finish(benchmark: str, rows: list[dict[str, Any]], results: str | None, as_json: bool, **more: Any) -> None:
+    """Appends one JSON line to the file `results`, benchmarks/results.jsonl if none is named, and prints it if `as_json`.
+
+    more: what else the line says of the run.
+    """
+    line = json.dumps({"benchmark": benchmark, **machine(), **more, "rows": rows})
     with Path(results or ROOT / "benchmarks" / "results.jsonl").open("a", encoding="utf-8") as file:
         file.write(line + "\n")
     if as_json:

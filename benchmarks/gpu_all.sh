@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # All that only a GPU can show, one after another: benchmarks/gpu_all.sh OUT [PYTHON WITH TRL [PART ...]]
-# Parts, all unless named: tests (the packed attention's kernel), smoke, race (against TRL), update (the update alone), scaling.
-# About two hours on one H200. Tables are printed and kept in OUT/*.txt, JSON lines in OUT/results.jsonl; a part that fails does
-# not stop the others. Packages outside the interpreter: put their folder on PYTHONPATH.
+# Parts, all unless named: tests (the packed attention's kernel), smoke, race-uniform, race-tail and both -corrected (against TRL,
+# without and with the correction for the sampler), update (the update alone), scaling.
+# About two hours on one H200, a race 7 to 8 minutes (guessed: seven steps of 25 to 28 s of TRL's, of 11 to 13 of ours, 90 s for
+# each program to start). Tables are printed and kept in OUT/*.txt, JSON lines in OUT/results.jsonl; a part that fails does not
+# stop the others. Packages outside the interpreter: put their folder on PYTHONPATH.
 set -u
 out=$(mkdir -p "${1:?folder for the results}" && cd "$1" && pwd)
 peer=${2:-python}
 shift $(($# < 2 ? $# : 2))
-parts=${*:-tests smoke race update scaling}
+parts=${*:-tests smoke race-uniform race-uniform-corrected race-tail race-tail-corrected update scaling}
 cd "$(dirname "$0")/.."
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 python -c 'import sys, torch; sys.exit(0 if torch.cuda.is_available() else "torch sees no GPU")' || exit 1
@@ -20,10 +22,16 @@ part() {
     "$@" 2>"$out/$name.err" | tee "$out/$name.txt"
     [ "${PIPESTATUS[0]}" -eq 0 ] || { echo "$name FAILED, see $out/$name.err"; failed=1; }
 }
+race() {
+    part "$1" python benchmarks/race_trl.py --only "$2" --results "$out/results.jsonl" --peer-python "$peer"
+}
 # Needs pytest and hypothesis, of minirl[test].
 part tests python -m pytest -q -o addopts= tests/test_scoring.py -k gpu
 part smoke python benchmarks/gpu_smoke.py --out "$out/smoke"
-part race python benchmarks/race_trl.py --results "$out/results.jsonl" --peer-python "$peer"
+race race-uniform "uniform plain"
+race race-uniform-corrected "uniform corrected"
+race race-tail "tail plain"
+race race-tail-corrected "tail corrected"
 part update python -m benchmarks.update --results "$out/results.jsonl"
 part scaling python -m benchmarks.scaling --results "$out/results.jsonl"
 exit $failed

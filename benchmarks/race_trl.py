@@ -1,14 +1,31 @@
 """minirl against TRL's GRPOTrainer on the same work: python benchmarks/race_trl.py [--quick] [--json] [--results FILE]
 
-The same model, prompts, number of samples, response lengths (forced), reward, optimizer step, precision and threads. Each
-program is a process of its own, and they take turns: one step each on a CPU, one run each on a GPU, which both do not fit.
-A step is the whole of it, from asking for samples to having logged, seconds of wall time; steps that warm up are dropped.
-Prints the ratio of medians (peer seconds / our seconds) a workload, and on a CPU that of processor seconds of the two trainers,
-which other work on the machine disturbs less. Lengths: "uniform" is the longest allowed; "tail" is
-log-normal with a mean of a quarter of it and sigma 1, the same numbers for both programs.
+The same model, prompts, samples, forced response lengths (the same in each step; a program that trained on another number of
+tokens ends the race), reward, optimizer step, precision and threads. Each program is one process of its own, without DDP; they
+take turns, one step each on a CPU, one run each on a GPU, which both do not fit. Lengths: "uniform" is the longest allowed;
+"tail" is log-normal with a mean of a quarter of it and sigma 1. Medians of wall seconds, without the steps that warm up:
 
-On a CPU: a 1M model in float32, transformers generates on both sides. On a GPU: the 0.6B shape in bfloat16, vLLM in the process
-of the trainer on both sides. --peer-python: an interpreter that has TRL (1.16 was raced), where this one has not.
+step         all of it, from asking for samples to having logged
+update       making micro-batches, forward, loss and what is logged of it, backward, clipping, optimizer step, gradients zeroed.
+             Ours: `update`; TRL's: from the end of `_generate_and_score_completions` to `on_step_end`
+generation   sampling, reward, advantages, waking the engine, pushing weights to it, its sleep. Ours: `fill_batch`,
+             `give_advantages`, `engine.sleep`, `engine.sync`; TRL's: `_generate_and_score_completions` without "old"
+old          the trainer's log-probs before the update, which only a correction (below) asks for. Ours: `score_old_policy`;
+             TRL's: `_get_per_token_logps_and_entropies` without gradient
+processor    CPU only: the mean of a step's processor seconds, those of child processes (our verifier's) in ticks of 10 ms with
+             them; other work on the machine disturbs them less
+update GiB   GPU only: the highest peak of an update, as torch counts allocations, less what building the engine had added: vLLM
+             sleeps during the update in both programs, yet torch still counts its weights and cache (vLLM #17117)
+process GiB  GPU only: the highest peak of all that torch counts in a step, the engine included, whether it sleeps or not
+
+On a GPU every boundary between these waits for the device, in both programs.
+
+On a CPU: a 1M model in float32, transformers generates on both sides, and nothing corrects for the sampler. On a GPU: the 0.6B
+shape, float32 weights under bfloat16 autocast, vLLM in the trainer's process; "plain": neither corrects for the sampler's
+log-probs (our default), "corrected": both do, at the price of a forward pass (TRL's default, which masks sequences; ours
+truncates the weights of tokens). TRL's loss and what it logs of it (entropies, clip ratios; as ours) are its defaults; what
+is not stands in `run_trl`: activations kept, not recomputed, and vLLM's sleep, context and share of memory, all as ours.
+--peer-python: an interpreter that has TRL (1.16 was raced), where this one has not.
 """
 
 import argparse
@@ -20,72 +37,142 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.common import environment
+from benchmarks.common import environment, versions
 
 WARM = 2  # steps that are dropped
+PHASES = ("update", "generation", "old")  # of a step
 
-# TRL's micro-batch (samples) is the fastest of those tried for it.
+# TRL's micro-batch (samples) is on a CPU the fastest of those tried for it; --peer-micro-batch tries another.
 CPU = [
-    {"name": "8x8x16", "prompts": 8, "samples": 8, "longest": 16, "tail": False, "peer_micro_batch": 64},
-    {"name": "64x8x16", "prompts": 64, "samples": 8, "longest": 16, "tail": False, "peer_micro_batch": 64},
-    {"name": "64x8x16 tail", "prompts": 64, "samples": 8, "longest": 16, "tail": True, "peer_micro_batch": 64},
-]  # fmt: skip
+    {"name": name, "prompts": prompts, "samples": 8, "longest": 16, "tail": tail, "correct": False, "peer_micro_batch": 64}
+    for name, prompts, tail in (("8x8x16", 8, False), ("64x8x16", 64, False), ("64x8x16 tail", 64, True))
+]
 GPU = [
-    {"name": "64x8x512", "prompts": 64, "samples": 8, "longest": 512, "tail": False, "peer_micro_batch": 16},
-    {"name": "64x8x512 tail", "prompts": 64, "samples": 8, "longest": 512, "tail": True, "peer_micro_batch": 16},
+    {
+        "name": f"64x8x512 {'tail' if tail else 'uniform'} {'corrected' if correct else 'plain'}", "prompts": 64, "samples": 8,
+        "longest": 512, "tail": tail, "correct": correct, "peer_micro_batch": 16,
+    }
+    for tail, correct in product((False, True), (False, True))
 ]  # fmt: skip
 
 
-class Lengths:
-    """The forced lengths of one step after another, int[rows]; both programs draw the same."""
+def forced_lengths(work: dict[str, Any], step: int) -> list[int]:
+    """Response tokens of each sample of a step, counted from 1, group after group; step 0 is our evaluation before it."""
+    import numpy as np
 
-    def __init__(self, work: dict[str, Any]) -> None:
-        import numpy as np
+    rows, longest = work["prompts"] * work["samples"], work["longest"]
+    if not work["tail"]:
+        return [longest] * rows
+    drawn = np.random.default_rng(step).lognormal(np.log(longest / 4) - 0.5, 1, rows)
+    return np.clip(np.round(drawn), 1, longest).astype(int).tolist()
 
-        self.work, self.rng, self.log, self.round, self.clip = work, np.random.default_rng(0), np.log, np.round, np.clip
 
-    def __call__(self, rows: int) -> list[int]:
-        longest = self.work["longest"]
-        if not self.work["tail"]:
-            return [longest] * rows
-        return self.clip(self.round(self.rng.lognormal(self.log(longest / 4) - 0.5, 1, rows)), 1, longest).astype(int).tolist()
+def other_work(work: dict[str, Any], program: str, step: int, tokens: int) -> str | None:
+    """What to say when a program trained on another number of response tokens in a step than were forced."""
+    wanted = sum(forced_lengths(work, step))
+    same = tokens == wanted
+    return None if same else f"{program} trained on {tokens} response tokens in step {step} of {work['name']}, not on {wanted}"
+
+
+def summary(work: dict[str, Any], answers: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """A row for each thing measured: both programs' number and both ratios. answers: each program's measured steps."""
+    phases = ("step", *PHASES[: 2 + work["correct"]])
+    kinds: list[tuple[str, str, Callable[[Iterator[float]], float]]] = [(f"{x} s", x, statistics.median) for x in phases]
+    if work["gpu"]:
+        kinds += [("update GiB", "update_gib", max), ("process GiB", "process_gib", max)]
+    else:
+        kinds += [("processor s", "processor", statistics.mean)]
+    rows = []
+    for name, key, middle in kinds:
+        trl, minirl = (middle(answer[key] for answer in answers[program]) for program in ("trl", "minirl"))
+        row = {"workload": work["name"], "what": name, "TRL": trl, "minirl": minirl}
+        rows.append(row | {"TRL / minirl": trl / minirl, "minirl / TRL": minirl / trl})
+    return rows
 
 
 def digits(problem: Any, response: str, rollout: Any) -> float:
     """The reward of both programs: the share of digits, so that the responses of a group differ."""
-    return share_of_digits(response)
+    return 0.5 * sum(c.isdigit() for c in response) / max(len(response), 1)
 
 
-def share_of_digits(text: str) -> float:
-    return 0.5 * sum(c.isdigit() for c in text) / max(len(text), 1)
+def processor_seconds() -> float:
+    """Of this process and its children so far."""
+    import psutil
+
+    times = (child.cpu_times() for child in psutil.Process().children(recursive=True))
+    return time.process_time() + sum(t.user + t.system for t in times)
 
 
 class Turns:
-    """A worker's side of taking turns: waits for a line on `commands`, answers with one on `answers`."""
+    """A worker's side of taking turns: waits for a line on `commands`, answers with one on `answers`; times a step's phases."""
 
     def __init__(self, work: dict[str, Any]) -> None:
+        import torch
+
+        self.cuda, self.gpu, self.engine_bytes, self.begin = torch.cuda, work["gpu"], 0, 0.0
         self.commands, self.answers = os.fdopen(work["commands"]), os.fdopen(work["answers"], "w")
-        self.begin: tuple[float, float] | None = None
+        self.measured: dict[str, float] = dict.fromkeys(PHASES, 0.0)  # in this step
+
+    def _now(self) -> float:
+        if self.gpu:
+            self.cuda.synchronize()
+        return time.perf_counter()
+
+    def start(self, phase: str) -> None:
+        """Begins to count seconds, and for the update the peak of memory."""
+        if self.gpu and phase == "update":
+            self.measured["process_gib"] = self.cuda.max_memory_allocated() / 2**30
+            self.cuda.reset_peak_memory_stats()
+        self.measured[phase] -= self._now()
+
+    def stop(self, phase: str) -> None:
+        """Ends what `start` began."""
+        self.measured[phase] += self._now()
+        if self.gpu and phase == "update":
+            peak = self.cuda.max_memory_allocated()
+            self.measured["update_gib"] = (peak - self.engine_bytes) / 2**30
+            self.measured["process_gib"] = max(self.measured["process_gib"], peak / 2**30)
+
+    def timed(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, its seconds counted as those of `phase`."""
+
+        def wrapped(*arguments: Any, **named: Any) -> Any:
+            self.start(phase)
+            result = function(*arguments, **named)
+            self.stop(phase)
+            return result
+
+        return wrapped
+
+    def builds_engine(self, build: Callable[..., Any]) -> Callable[..., Any]:
+        """`build`, what torch has allocated more after it counted as the engine's."""
+
+        def wrapped(*arguments: Any) -> Any:
+            before = self.cuda.memory_allocated()
+            result = build(*arguments)
+            self.engine_bytes = self.cuda.memory_allocated() - before
+            return result
+
+        return wrapped
 
     def step_boundary(self) -> None:
         """Called once a step: ends the one before, waits for the word, begins the next."""
-        import torch
-
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        if self.begin is not None:
-            peak = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0
-            wall, cpu = time.perf_counter() - self.begin[0], time.process_time() - self.begin[1]
-            self.answers.write(json.dumps({"seconds": wall, "cpu": cpu, "peak_gib": peak}) + "\n")
+        end = self._now()
+        if self.begin:
+            self.measured |= {"step": end - self.begin, "processor": processor_seconds() - self.processor}
+            self.answers.write(json.dumps({"versions": versions(), **self.measured}) + "\n")
             self.answers.flush()
         if not self.commands.readline():
             os._exit(0)
-        self.begin = time.perf_counter(), time.process_time()
+        self.measured, self.processor = dict.fromkeys(PHASES, 0.0), processor_seconds()
+        self.begin = time.perf_counter()
 
 
 # ---- minirl ----------------------------------------------------------------------------------------------------------------
@@ -93,6 +180,7 @@ class Turns:
 
 def run_minirl(work: dict[str, Any]) -> None:
     """The product's own train.train, stopped between steps, its engine's lengths forced."""
+    turns, steps = Turns(work), count()
     folder = Path(work["folder"])
     samples, prompts, longest = work["samples"], work["prompts"], work["longest"]
     options = [
@@ -101,7 +189,8 @@ def run_minirl(work: dict[str, Any]) -> None:
         f"--rollout.samples={samples}", f"--rollout.max_response_tokens={longest}", "--rollout.max_sequences=512",
         "--algorithm.estimator=grpo", f"--algorithm.mini_batch_prompts={prompts}", "--optimizer.lr=1e-6",
         "--optimizer.warmup_steps=0", "--eval.every=0", "--eval.problems=1", "--eval.samples=1", "--eval.k=1",
-        f"--run.steps={10**6}", f"--run.dir={folder / work['run']}", "--rollout.gap_stop=1000", "--rollout.gap_warn=1000",
+        f"--run.steps={10**6}", "--run.save_every=0", f"--run.dir={folder / work['run']}", "--rollout.gap_stop=1000",
+        "--rollout.gap_warn=1000", f"--algorithm.correction={'truncate' if work['correct'] else 'none'}",
     ]  # fmt: skip
     if work["gpu"]:
         options += ["--model.dtype=bfloat16", "--rollout.engine=vllm", "--rollout.vllm.gpu_memory_utilization=0.3"]
@@ -113,26 +202,32 @@ def run_minirl(work: dict[str, Any]) -> None:
     from minirl.report import Reporter
     from minirl.rollout import build_engine
 
-    turns, lengths = Turns(work), Lengths(work)
-
     class Stopped(Reporter):
         def evaluation(self, step: int, result: dict[str, float]) -> None:
             super().evaluation(step, result)
             turns.step_boundary()
 
-        def step(self, *arguments: Any) -> None:
-            super().step(*arguments)
+        def step(self, step: int, metrics: dict[str, float], *more: Any) -> None:
+            super().step(step, metrics, *more)
+            turns.measured["tokens"] = int(metrics["sampling/trained_tokens"])
             turns.step_boundary()
 
+    def lengths(rows: int) -> list[int]:
+        return forced_lengths(work, next(steps))[:rows]
+
     def forced(*arguments: Any) -> Any:
-        engine = build_engine(*arguments)
+        engine = turns.builds_engine(build_engine)(*arguments)
+        engine.sleep, engine.sync = (turns.timed("generation", x) for x in (engine.sleep, engine.sync))
         return force_vllm(engine, lengths) if work["gpu"] else force_transformers(engine, lengths)
 
     train.Reporter, train.build_engine = Stopped, forced  # type: ignore[misc]
+    phases = {"fill_batch": "generation", "give_advantages": "generation", "score_old_policy": "old", "update": "update"}
+    for name, phase in phases.items():
+        setattr(train, name, turns.timed(phase, getattr(train, name)))
     train.train(load(options))
 
 
-def force_transformers(engine: Any, lengths: Lengths) -> Any:
+def force_transformers(engine: Any, lengths: Callable[[int], list[int]]) -> Any:
     import torch
 
     engine.stop_ids = torch.tensor([], dtype=torch.long)
@@ -140,11 +235,12 @@ def force_transformers(engine: Any, lengths: Lengths) -> Any:
     return engine
 
 
-def force_vllm(engine: Any, lengths: Lengths) -> Any:
+def force_vllm(engine: Any, lengths: Callable[[int], list[int]]) -> Any:
     """One request a sample, since vLLM cuts all samples of a request at the same length."""
     from dataclasses import replace
 
     def generate(prompts: Any, sampling: Any, seeds: Any, keep: Any = None) -> Any:
+        engine.forget()
         n, groups = sampling.samples, {i: [] for i in range(len(prompts))}  # type: ignore[var-annotated]
         wanted, places = lengths(len(prompts) * n), {}
         for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
@@ -172,38 +268,37 @@ def force_vllm(engine: Any, lengths: Lengths) -> Any:
 
 def run_trl(work: dict[str, Any]) -> None:
     """TRL's GRPOTrainer, stopped between steps by a callback, its lengths forced by a logits processor or a request each."""
-    import socket
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    for key, value in {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
-        os.environ[key] = str(value)
+    turns, steps = Turns(work), count(1)
     import torch
     from datasets import Dataset
     from transformers import AutoTokenizer, LogitsProcessor, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
+    from trl.generation.vllm_generation import VLLMGeneration
 
     folder, gpu = Path(work["folder"]), work["gpu"]
     rows = [json.loads(line) for line in (folder / "problems.jsonl").read_text().splitlines()]
     total, micro = work["prompts"] * work["samples"], work["peer_micro_batch"]
-    engine: dict[str, Any] = {"use_vllm": False}
-    device: dict[str, Any] = {"use_cpu": True, "bf16": False, "model_init_kwargs": {"dtype": "float32"}}
+    more: dict[str, Any] = {"use_cpu": True, "bf16": False}
     if gpu:
-        engine = {"use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.3, "vllm_enable_sleep_mode": True}
-        device = {"bf16": True}
+        more = {
+            "bf16": True, "use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.3,
+            "vllm_enable_sleep_mode": True, "vllm_max_model_length": work["longest"] + 64,
+            "vllm_importance_sampling_correction": work["correct"],
+        }  # fmt: skip
     config = GRPOConfig(
         output_dir=str(folder / work["run"]), max_steps=10**6, per_device_train_batch_size=min(micro, total),
         gradient_accumulation_steps=max(1, total // micro), num_generations=work["samples"],
         max_completion_length=work["longest"], learning_rate=1e-6, lr_scheduler_type="constant", beta=0.0, temperature=1.0,
         logging_steps=1, save_strategy="no", report_to=[], disable_tqdm=True, gradient_checkpointing=False,
-        weight_decay=0.01, max_grad_norm=1.0, **engine, **device,
+        weight_decay=0.01, max_grad_norm=1.0, model_init_kwargs={"dtype": "float32"}, **more,
     )  # fmt: skip
-    turns, lengths = Turns(work), Lengths(work)
 
     class Boundary(TrainerCallback):
         def on_step_begin(self, *_: Any, **__: Any) -> None:
             turns.step_boundary()
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            turns.stop("update")
 
     class Force(LogitsProcessor):
         """Ends row i after wanted[i] tokens, never before."""
@@ -218,31 +313,48 @@ def run_trl(work: dict[str, Any]) -> None:
             scores[last, self.end] = 0.0
             return scores
 
+    VLLMGeneration._init_vllm = turns.builds_engine(VLLMGeneration._init_vllm)
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
     trainer = GRPOTrainer(
         model=str(folder / "model"), args=config, train_dataset=Dataset.from_list([{"prompt": r["problem"]} for r in rows]),
-        reward_funcs=lambda completions, **_: [share_of_digits(c) for c in completions],
+        reward_funcs=lambda completions, **_: [digits(None, c, None) for c in completions],
         processing_class=tokenizer, callbacks=[Boundary()],
     )  # fmt: skip
     if gpu:
         llm = trainer.vllm_generation.llm
-        generate = llm.generate
+        llm_generate = llm.generate
 
-        def forced(prompts: Any, sampling_params: Any, **more: Any) -> Any:
+        def forced(prompts: Any, sampling_params: Any, **named: Any) -> Any:
             each = [sampling_params.clone() for _ in prompts]
-            for parameters, length in zip(each, lengths(len(prompts)), strict=True):
+            for parameters, length in zip(each, forced_lengths(work, next(steps)), strict=True):
                 parameters.max_tokens, parameters.ignore_eos = length, True
-            return generate(prompts, sampling_params=each, **more)
+            return llm_generate(prompts, sampling_params=each, **named)
 
         llm.generate = forced
     else:
         model_generate = trainer.model.generate
 
         def forced(**inputs: Any) -> Any:
-            count, start = inputs["input_ids"].shape
-            return model_generate(**inputs, logits_processor=[Force(lengths(count), start, tokenizer.eos_token_id)])
+            start = inputs["input_ids"].shape[1]
+            force = Force(forced_lengths(work, next(steps)), start, tokenizer.eos_token_id)
+            return model_generate(**inputs, logits_processor=[force])
 
         trainer.model.generate = forced
+    generate, log_probs = trainer._generate_and_score_completions, trainer._get_per_token_logps_and_entropies
+    old = turns.timed("old", log_probs)
+
+    def timed_generate(inputs: Any) -> Any:
+        batch = turns.timed("generation", generate)(inputs)
+        turns.measured["generation"] -= turns.measured["old"]
+        turns.measured["tokens"] = int(batch["num_items_in_batch"])
+        turns.start("update")
+        return batch
+
+    def timed_log_probs(*arguments: Any, **named: Any) -> Any:
+        return (log_probs if torch.is_grad_enabled() else old)(*arguments, **named)
+
+    trainer._generate_and_score_completions = timed_generate
+    trainer._get_per_token_logps_and_entropies = timed_log_probs
     trainer.train()
 
 
@@ -258,8 +370,9 @@ class Program:
         os.set_inheritable(theirs[1], True)
         work = work | {"commands": ours[0], "answers": theirs[1], "run": f"run-{name}-{random.randrange(10**9)}"}
         variables = environment(
-            OMP_NUM_THREADS=str(threads), OMP_WAIT_POLICY="passive", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false"
-        )
+            OMP_NUM_THREADS=str(threads), OMP_WAIT_POLICY="passive", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false",
+            CUDA_VISIBLE_DEVICES=os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0],
+        )  # fmt: skip
         self.log = Path(work["folder"]) / f"{name}.log"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
@@ -270,7 +383,7 @@ class Program:
         os.close(theirs[1])
         self.commands, self.answers = os.fdopen(ours[1], "w"), os.fdopen(theirs[0])
 
-    def step(self) -> dict[str, float]:
+    def step(self) -> dict[str, Any]:
         try:
             self.commands.write("go\n")
             self.commands.flush()
@@ -287,39 +400,19 @@ class Program:
         self.answers.close()
 
 
-def race(work: dict[str, Any], steps: int, options: argparse.Namespace) -> dict[str, Any]:
-    """One workload: medians of both programs, and their ratio."""
+def race(work: dict[str, Any], steps: int, options: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """One workload: (its rows, the versions that TRL's worker runs on)."""
     pythons = {"minirl": sys.executable, "trl": options.peer_python}
-    seconds: dict[str, list[float]] = {name: [] for name in pythons}
-    processor: dict[str, list[float]] = {name: [] for name in pythons}
-    peaks = dict.fromkeys(pythons, 0.0)
-
-    def run(programs: dict[str, Program], count: int, keep: bool) -> None:
-        for _ in range(count):
-            for name, program in programs.items():
-                answer = program.step()
-                if keep:
-                    seconds[name].append(answer["seconds"])
-                    processor[name].append(answer["cpu"])
-                    peaks[name] = max(peaks[name], answer["peak_gib"])
-
-    turns = [[name] for name in pythons] * 2 if work["gpu"] else [list(pythons)]
-    for names in turns:
+    answers: dict[str, list[dict[str, Any]]] = {name: [] for name in pythons}
+    for names in [[name] for name in pythons] if work["gpu"] else [list(pythons)]:
         programs = {name: Program(name, pythons[name], work, options.threads) for name in names}
-        run(programs, WARM, keep=False)
-        run(programs, steps, keep=True)
+        for step, (name, program) in product(range(1, WARM + steps + 1), programs.items()):
+            answers[name].append(program.step())
+            if sentence := other_work(work, name, step, answers[name][-1]["tokens"]):
+                sys.exit(f"race_trl.py: {sentence}")
         for program in programs.values():
             program.close()
-    middle, busy = ({name: statistics.median(values) for name, values in x.items()} for x in (seconds, processor))
-    row = {
-        "workload": work["name"], "steps": len(seconds["trl"]), "trl s": middle["trl"], "minirl s": middle["minirl"],
-        "ratio": middle["trl"] / middle["minirl"],
-    }  # fmt: skip
-    if work["gpu"]:
-        row |= {"trl GiB": peaks["trl"], "minirl GiB": peaks["minirl"]}
-    else:
-        row |= {"trl cpu s": busy["trl"], "minirl cpu s": busy["minirl"], "cpu ratio": busy["trl"] / busy["minirl"]}
-    return row
+    return summary(work, {name: measured[WARM:] for name, measured in answers.items()}), answers["trl"][0]["versions"]
 
 
 def main() -> None:
@@ -344,8 +437,8 @@ def main() -> None:
     from benchmarks.common import finish, random_model, table
 
     gpu = torch.cuda.is_available()
-    steps = options.steps or (4 if gpu else 3 if options.quick else 25)
-    rows = []
+    steps = options.steps or (5 if gpu else 3 if options.quick else 25)
+    rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="race-") as folder:
         random_model(Path(folder) / "model", "0.6b" if gpu else "1m", "bfloat16" if gpu else "float32")
         pairs = random.Random(0)
@@ -359,12 +452,11 @@ def main() -> None:
             more = {"folder": folder, "gpu": gpu, "options": options.option}
             if options.peer_micro_batch:
                 more["peer_micro_batch"] = options.peer_micro_batch
-            rows.append(race(work | more, steps, options))
+            measured, peer = race(work | more, steps, options)
+            rows += measured
             if not options.json:
-                print(table(rows[-1:]), flush=True)
-    if not options.json:
-        print(f"\nratio of medians, TRL's seconds / ours:\n{table(rows)}")
-    finish("race_trl", rows, options.results, options.json)
+                print(table(measured), flush=True)
+    finish("race_trl", rows, options.results, options.json, steps=steps, peer_versions=peer)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,15 @@
 """What the benchmarks promise of the work that they measure."""
 
 import json
+import re
+import subprocess
+import sys
+import time
 
-from benchmarks import gpu_smoke
-from benchmarks.common import tokenizer_of
+import pytest
+
+from benchmarks import gpu_smoke, race_trl
+from benchmarks.common import ROOT, tokenizer_of
 from minirl import tiny
 
 
@@ -33,3 +39,68 @@ def test_a_run_with_one_step_of_short_responses_is_other_work():
     assert gpu_smoke.too_short(run(512.0, 500.0), 512) is None
     assert "499.9 tokens on average, not about 512" in gpu_smoke.too_short(run(512.0, 499.9), 512)
     assert gpu_smoke.too_short({"name": "zero3", "failed": 1}, 512) is None, "that is said elsewhere"
+
+
+@pytest.mark.parametrize("tail", [False, True])
+def test_a_race_forces_the_same_lengths_on_both_programs_and_notices_other_work(tail):
+    work = {"name": "8x8x16", "prompts": 8, "samples": 8, "longest": 16, "tail": tail}
+    lengths = [race_trl.forced_lengths(work, step) for step in range(100)]
+    assert lengths[7] == race_trl.forced_lengths(work, 7), "however many steps a program drew before"
+    everything = [length for step in lengths for length in step]
+    assert len(everything) == 100 * 64
+    if tail:
+        assert lengths[1] != lengths[2]
+        assert min(everything) >= 1
+        assert max(everything) == 16
+        assert 3.2 < sum(everything) / len(everything) < 4, "a quarter of 16, less what the limit cuts off"
+    else:
+        assert set(everything) == {16}
+    assert race_trl.other_work(work, "trl", 7, sum(lengths[7])) is None
+    sentence = race_trl.other_work(work, "trl", 7, sum(lengths[7]) - 1)
+    assert sentence == f"trl trained on {sum(lengths[7]) - 1} response tokens in step 7 of 8x8x16, not on {sum(lengths[7])}"
+
+
+def test_a_race_gives_medians_of_seconds_means_of_processor_seconds_and_the_highest_peaks():
+    def steps(*values):
+        return [
+            {"step": 10 * x, "update": x, "generation": 5.0, "old": 2.0, "processor": x, "update_gib": x, "process_gib": 40.0}
+            for x in values
+        ]
+
+    answers = {"trl": steps(6.0, 8.0, 31.0), "minirl": steps(4.0, 1.0, 10.0)}
+    on_gpu = {"name": "w", "gpu": True, "correct": True}
+    rows = {row["what"]: row for row in race_trl.summary(on_gpu, answers)}
+    assert list(rows) == ["step s", "update s", "generation s", "old s", "update GiB", "process GiB"]
+    assert rows["step s"] == {
+        "workload": "w",
+        "what": "step s",
+        "TRL": 80,
+        "minirl": 40,
+        "TRL / minirl": 2,
+        "minirl / TRL": 0.5,
+    }
+    assert (rows["update s"]["TRL"], rows["update s"]["minirl"], rows["update s"]["TRL / minirl"]) == (8, 4, 2)
+    assert (rows["update GiB"]["TRL"], rows["update GiB"]["minirl"]) == (31, 10)
+    assert rows["update GiB"]["minirl / TRL"] == pytest.approx(10 / 31)
+    rows = {row["what"]: row for row in race_trl.summary({"name": "w", "gpu": False, "correct": False}, answers)}
+    assert list(rows) == ["step s", "update s", "generation s", "processor s"]
+    assert (rows["processor s"]["TRL"], rows["processor s"]["minirl"], rows["processor s"]["TRL / minirl"]) == (15, 5, 3)
+
+
+def test_each_race_of_the_gpu_script_is_one_workload():
+    script = (ROOT / "benchmarks" / "gpu_all.sh").read_text()
+    chosen = re.findall(r'^race \S+ "(.+)"$', script, re.MULTILINE)
+    assert [[work["name"] for work in race_trl.GPU if only in work["name"]] for only in chosen] == [
+        [work["name"]] for work in race_trl.GPU
+    ]
+
+
+def test_processor_seconds_count_those_of_children():
+    burn = "import sys, time\nwhile time.process_time() < 0.5: pass\nprint('done', flush=True)\nsys.stdin.read()"
+    child = subprocess.Popen([sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert child.stdout.readline() == b"done\n"
+        mine = time.process_time()
+        assert race_trl.processor_seconds() - mine > 0.4, "it lives"
+    finally:
+        child.communicate()

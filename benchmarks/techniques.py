@@ -3,10 +3,10 @@
 
 Both sides go through the product's code: an option, or a small replacement that stands here. They must come to the same
 gradient norms or samples, else the program ends. Milliseconds of the processor on one thread: medians of 2 to 15 turns after
-one that warms up, and the median of their ratios. MiB: of tensors, at their highest. A 1M model
-in float32 with random weights, or the same with Qwen3's vocabulary. Work is prompts x samples x longest response; tail:
-log-normal lengths, a quarter of the longest as mean. update: old log-probs where they are needed, loss, backward pass and AdamW
-at a learning rate of 0. On a GPU: the updates alone, 0.6B in bfloat16, wall time.
+one that warms up, and the median of their ratios. MiB: of tensors, at their highest. A 1M model in float32 with random weights,
+or the same with Qwen3's vocabulary. Work is prompts x samples x longest response; tail: log-normal lengths, a quarter of the
+longest as mean. update: old log-probs where they are needed, loss, backward pass and AdamW at a learning rate of 0. On a GPU:
+the updates alone, 0.6B in bfloat16, wall time.
 """
 
 import argparse

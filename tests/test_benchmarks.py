@@ -2,7 +2,9 @@
 
 import json
 
-from benchmarks import gpu_smoke
+import pytest
+
+from benchmarks import gpu_smoke, techniques
 from benchmarks.common import tokenizer_of
 from minirl import tiny
 
@@ -33,3 +35,17 @@ def test_a_run_with_one_step_of_short_responses_is_other_work():
     assert gpu_smoke.too_short(run(512.0, 500.0), 512) is None
     assert "499.9 tokens on average, not about 512" in gpu_smoke.too_short(run(512.0, 499.9), 512)
     assert gpu_smoke.too_short({"name": "zero3", "failed": 1}, 512) is None, "that is said elsewhere"
+
+
+def test_a_technique_has_a_row_of_time_and_where_asked_one_of_memory(tmp_path):
+    row = next(r for r in techniques.rows(tmp_path, quick=True) if r.technique == "last tokens left out")
+    time, memory = techniques.measure(row._replace(memory=True), turns=2, seconds=0)
+    assert (time["unit"], memory["unit"]) == (techniques.TIME, "MiB")
+    assert time["off/on"] > 0 < time["off"]
+    assert memory["off"] > 1.05 * memory["on"] > 0, "where responses have four tokens on average, one of them is much"
+
+
+def test_sides_of_a_technique_that_do_other_work_end_the_benchmark():
+    row = techniques.Row("a lie", "nothing", lambda: (lambda: [1.0], lambda: [1.01]))
+    with pytest.raises(SystemExit, match="a lie, nothing"):
+        techniques.measure(row, turns=2, seconds=0)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from benchmarks import gpu_smoke, race_trl
+from benchmarks import gpu_smoke, race_trl, techniques
 from benchmarks.common import ROOT, tokenizer_of
 from minirl import tiny
 
@@ -104,3 +104,17 @@ def test_processor_seconds_count_those_of_children():
         assert race_trl.processor_seconds() - mine > 0.4, "it lives"
     finally:
         child.communicate()
+
+
+def test_a_technique_has_a_row_of_time_and_where_asked_one_of_memory(tmp_path):
+    row = next(r for r in techniques.rows(tmp_path, quick=True) if r.technique == "last tokens left out")
+    time, memory = techniques.measure(row._replace(memory=True), turns=2, seconds=0)
+    assert (time["unit"], memory["unit"]) == (techniques.TIME, "MiB")
+    assert time["off/on"] > 0 < time["off"]
+    assert memory["off"] > 1.05 * memory["on"] > 0, "where responses have four tokens on average, one of them is much"
+
+
+def test_sides_of_a_technique_that_do_other_work_end_the_benchmark():
+    row = techniques.Row("a lie", "nothing", lambda: (lambda: [1.0], lambda: [1.01]))
+    with pytest.raises(SystemExit, match="a lie, nothing"):
+        techniques.measure(row, turns=2, seconds=0)

@@ -31,9 +31,10 @@ from minirl.data import Order, Prompt, encode_prompts, load_problems, unreadable
 from minirl.distributed import Ranks
 from minirl.evaluation.held_out import evaluate
 from minirl.metrics import UpdateStats, batch_metrics
+from minirl.model import check_context, load_tokenizer, model_config, model_plan
 from minirl.output import say
 from minirl.plan import run_plan
-from minirl.policy import Policy, check_context, learning_rate, load_tokenizer, model_config, model_plan
+from minirl.policy import Policy, learning_rate
 from minirl.replay import Batches, RecordedEngine, RecordedOrder, as_it_was, compare, policy_before, read_step, recall
 from minirl.report import Reporter, check_gap, check_signal, warn
 from minirl.rollout import Rollout, Sampling, build_engine

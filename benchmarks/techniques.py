@@ -36,8 +36,9 @@ from benchmarks.common import finish, random_model, table
 from minirl import attention, scoring
 from minirl.command_line import load
 from minirl.distributed import Ranks
+from minirl.model import model_config
 from minirl.packing import packed_micro_batches
-from minirl.policy import Policy, model_config
+from minirl.policy import Policy
 from minirl.rollout import Rollout, Sampling, transformers
 
 GPU = torch.cuda.is_available()

@@ -51,9 +51,10 @@ def measure(work: dict[str, Any]) -> None:
     import torch
 
     import train
-    from minirl import policy as policies
+    from minirl import model as models
     from minirl.command_line import load
     from minirl.distributed import Ranks
+    from minirl.policy import Policy
 
     gpu = torch.cuda.is_available()
     vocabulary = json.loads((Path(work["model"]) / "config.json").read_text())["vocab_size"]
@@ -62,6 +63,7 @@ def measure(work: dict[str, Any]) -> None:
         [
             f"--model.path={work['model']}", f"--model.attention={work['attention']}",
             f"--model.dtype={'bfloat16' if gpu else 'float32'}", f"--model.compile={str(work['compile']).lower()}",
+            f"--model.compile_layers={str(work['layers']).lower()}",
             f"--model.gradient_checkpointing={str(work['checkpointing']).lower()}", "--algorithm.estimator=grpo",
             "--rollout.engine=vllm",
             f"--optimizer.micro_batch_tokens={work['budget']}", f"--rollout.prompts={len(groups)}",
@@ -70,11 +72,8 @@ def measure(work: dict[str, Any]) -> None:
     )  # fmt: skip
     ranks = Ranks(config.model.dtype)
     if work["norms"] == "own":
-        policies.with_fused_norms = lambda model: model
-    policy = policies.Policy(config, ranks, vocabulary)
-    if work["layers"] == "compiled":
-        for layer in policy.model.base_model.layers:
-            layer.forward = torch.compile(layer.forward, dynamic=True)
+        models.with_fused_norms = lambda model: model
+    policy = Policy(config, ranks, vocabulary)
     computed = sum(batch.inputs["input_ids"].numel() for batch in policy.micro_batches([r for g in groups for r in g]))
     seconds = []
     for _ in range(4):
@@ -154,7 +153,7 @@ def main() -> None:
                 if sharding == "plain" and shape == shapes[0] and budget == budgets[len(budgets) // 2]:
                     variants |= {"padded": {"attention": "sdpa"}, "norms of the model's own": {"norms": "own"}}
                     variants |= {"head not compiled": {"compile": False}} if gpu else {}
-                    variants |= {"layers compiled": {"layers": "compiled"}}
+                    variants |= {"layers compiled": {"layers": True}}
                 for name, variant in variants.items():
                     row: dict[str, Any] = {
                         "shape": shape, "longest": length, "lengths": "tail" if tail else "uniform", "budget": budget,
@@ -162,7 +161,7 @@ def main() -> None:
                     }  # fmt: skip
                     work = {
                         "model": str(model), "length": length, "tail": tail, "budget": budget, "tokens": tokens,
-                        "attention": "packed", "compile": True, "checkpointing": False, "norms": "fused", "layers": "plain",
+                        "attention": "packed", "compile": True, "checkpointing": False, "norms": "fused", "layers": False,
                         "answer": str(answer),
                     } | variant  # fmt: skip
                     answer.unlink(missing_ok=True)

@@ -49,6 +49,7 @@ class ModelConfig:
         "flash_attention_2 ...",
     )
     compile: bool = option(True, "on a GPU, compile what makes log-probs of logits")
+    compile_layers: bool = option(False, "compile the layers for the update; not under ZeRO-3")
     gradient_checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, more time")
 
 

@@ -5,137 +5,27 @@ import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from math import cos, pi
 from pathlib import Path
-from types import MethodType
 from typing import Any
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
-from torch.nn.functional import rms_norm
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
-from transformers.utils import logging as transformers_logging
 
-from minirl import plan
 from minirl.attention import Padded, Varlen
-from minirl.config import EMBEDDED, Config, ConfigError, ModelConfig, OptimizerConfig, PlanConfig, RunError
+from minirl.config import Config, ConfigError, OptimizerConfig, RunError
 from minirl.distributed import Ranks
+from minirl.model import compile_layers, load_model, model_plan, with_exact_frequencies
 from minirl.output import say
 from minirl.packing import packed_micro_batches, padded_micro_batches
 from minirl.rollout import Rollout
 from minirl.scoring import LogProbHead, MicroBatch, packed_micro_batch, padded_micro_batch, why_not_packed
 
-transformers_logging.disable_progress_bar()  # it would print over the run's own
-
 # Weights that are gathered at once for the sampling engine or for export: a bound of its extra memory.
 BUCKET_BYTES = 512 * 2**20
-
-
-def model_source(config: ModelConfig) -> str:
-    """The folder or Hub name to load from."""
-    from minirl import tiny
-
-    return str(tiny.FOLDER) if config.path == EMBEDDED else config.path
-
-
-def load(kind: Any, config: ModelConfig, **arguments: Any) -> Any:
-    """`kind.from_pretrained` of the configured model, with one clear sentence when it is not there."""
-    source = model_source(config)
-    try:
-        return kind.from_pretrained(source, revision=config.revision, **arguments)
-    except (OSError, ValueError, ImportError, SafetensorError) as error:
-        hint = (
-            "config.json, weights and tokenizer are whole, and model.attention known"
-            if Path(source).exists()
-            else "the path or Hub name is right"
-        )
-        raise ConfigError(
-            f"cannot load model.path={config.path!r}: {' '.join(str(error).split())[:300]}; check that {hint}"
-        ) from None
-
-
-def load_tokenizer(config: ModelConfig) -> Any:
-    """The model's tokenizer."""
-    return load(AutoTokenizer, config)
-
-
-def model_config(config: ModelConfig) -> Any:
-    """The model's own config; no weights are read."""
-    return load(AutoConfig, config)
-
-
-def check_context(config: Config, longest_prompt: int) -> None:
-    """ConfigError when prompt and response do not fit the model's positions. Reads the model's config only."""
-    response = max(config.rollout.max_response_tokens, config.eval.max_response_tokens or 0)
-    limit = getattr(model_config(config.model), "max_position_embeddings", None)
-    if limit is not None and longest_prompt + response > limit:
-        raise ConfigError(
-            f"prompts of up to {longest_prompt} tokens and responses of {response} exceed the model's {limit} positions: lower "
-            "data.max_prompt_tokens or rollout.max_response_tokens (and eval.max_response_tokens)"
-        )
-
-
-def model_plan(config: Config, ranks: Ranks | None = None) -> list[str]:
-    """Size and memory of the model, for people, from its config alone: on the GPUs of `ranks`, else on those of config.plan."""
-    if ranks is not None and ranks.gpu_gib is not None:
-        config = replace(config, plan=PlanConfig(ranks.size, ranks.gpu_gib, ranks.zero))
-    return plan.report(config, plan.measure(model_config(config.model)))
-
-
-def load_model(config: ModelConfig) -> Any:
-    """The causal language model with float32 weights."""
-    packed = config.attention == "packed"
-    model = load(AutoModelForCausalLM, config, dtype=torch.float32, attn_implementation="sdpa" if packed else config.attention)
-    if packed:
-        model.set_attn_implementation("packed")  # leaves a model as it is that does not know the interface
-    for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
-        if getattr(model.config, name, None) not in (None, 1, 1.0):
-            raise ConfigError(
-                f"model.path={config.path!r} transforms its logits ({name}), which the log-prob head does not know yet"
-            )
-    if type(output := model.get_output_embeddings()) is not torch.nn.Linear:
-        raise ConfigError(f"model.path={config.path!r} has an output layer that is no linear one: {type(output).__name__}")
-    return with_fused_norms(with_exact_frequencies(model))
-
-
-def with_exact_frequencies(model: Any) -> Any:
-    """The model with rotary frequencies in float32, as sampling engines have them. Made under ZeRO-3, or cast with the model,
-    they are rounded to bfloat16, and angles with them, the more the later the position."""
-    for module in model.modules():
-        if any("inv_freq" in name for name, _ in module.named_buffers(recurse=False)):
-            for name, buffer in type(module)(module.config).named_buffers():
-                setattr(module, name, buffer.to(getattr(module, name).device))
-    return model
-
-
-def with_fused_norms(model: Any) -> Any:
-    """The model with RMS norms by torch's function, one kernel on a GPU, wherever a module computes just that."""
-    known: dict[type, bool] = {}
-    for module in model.modules():
-        if hasattr(module, "variance_epsilon") and [name for name, _ in module.named_parameters()] == ["weight"]:
-            if type(module) not in known:
-                known[type(module)] = is_rms_norm(module)
-            if known[type(module)]:
-                module.forward = MethodType(fused_norm, module)
-    return model
-
-
-def is_rms_norm(module: Any) -> bool:
-    """Whether it computes x / sqrt(mean(x^2) + variance_epsilon) * weight (Zhang and Sennrich 2019), found by trying."""
-    size = getattr(module.weight, "ds_shape", module.weight.shape)[-1]
-    x, weight = torch.linspace(-1e-3, 2e-3, size), torch.linspace(0.5, 1.5, size)  # small, so that the epsilon shows
-    with torch.no_grad():
-        own = torch.func.functional_call(module, {"weight": weight}, (x,))
-    return own.shape == x.shape and torch.allclose(own, rms_norm(x, x.shape, weight, module.variance_epsilon))
-
-
-def fused_norm(module: Any, x: Tensor) -> Tensor:
-    """The forward pass of an RMS norm, in the precision of its weight: torch's kernel wants both alike."""
-    return rms_norm(x.to(module.weight.dtype), module.weight.shape, module.weight, module.variance_epsilon)
 
 
 class Policy:
@@ -150,6 +40,11 @@ class Policy:
             raise ConfigError(
                 "rollout.engine=transformers cannot sample from weights that ZeRO-3 has sharded: set rollout.engine=vllm or "
                 "use ZeRO-2"
+            )
+        if ranks.zero == 3 and config.model.compile_layers:
+            raise ConfigError(
+                "model.compile_layers=true cannot compile across the hooks by which ZeRO-3 gathers the weights of a layer: set "
+                "it to false or use ZeRO-2"
             )
         with memory_suffices(lambda: "loading the model", lambda: " | ".join(model_plan(config, ranks))):
             self._load(config, ranks, vocabulary)
@@ -203,6 +98,8 @@ class Policy:
             self.model.set_attn_implementation("sdpa")
             if ranks.main:
                 say(f"{type(self.model).__name__} cannot be packed ({reason}): its micro-batches are padded instead")
+        if config.model.compile_layers:
+            compile_layers(self.model)
         self.reference: LogProbHead | None = None
         if config.algorithm.kl_coefficient > 0:
             # Whole on every rank, in the compute precision: it takes no part in the training that ZeRO shards.
@@ -339,6 +236,12 @@ class Policy:
         try:
             with memory_suffices(self._in_work, self._smaller):
                 yield
+        except RuntimeError as error:
+            if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+                raise
+            raise RunError(
+                f"compiling failed: {' '.join(str(error).split())[:400]}; set model.compile_layers and model.compile to false"
+            ) from error
         finally:
             torch.use_deterministic_algorithms(False)
 

@@ -11,8 +11,8 @@ from minirl import plan
 from minirl.attention import Layout
 from minirl.command_line import load
 from minirl.config import Config
+from minirl.model import model_plan, with_fused_norms
 from minirl.plan import GIB, Model
-from minirl.policy import model_plan, with_fused_norms
 
 EIGHT = Model(parameters=8_000_000_000, layers=36, hidden=4096, vocabulary=151_936, heads=32, kv_heads=8, head_dim=128,
               mlp=12_288, head_norms=True)  # fmt: skip
@@ -116,7 +116,7 @@ def kept_by_autograd(model, tokens, autocast):
 @pytest.mark.parametrize("kind", [Qwen3Config, LlamaConfig])
 @pytest.mark.parametrize(("dtype", "autocast"), [(torch.float32, False), (torch.bfloat16, False), (torch.float32, True)])
 def test_activations_are_what_autograd_keeps(kind, dtype, autocast, monkeypatch):
-    monkeypatch.setattr("minirl.policy.rms_norm", lambda x, shape, weight, epsilon: KeptNorm.apply(x, weight, epsilon))
+    monkeypatch.setattr("minirl.model.rms_norm", lambda x, shape, weight, epsilon: KeptNorm.apply(x, weight, epsilon))
 
     def kept(layers, tokens):
         config = kind(hidden_size=256, num_hidden_layers=layers, num_attention_heads=8, num_key_value_heads=2, head_dim=64,

@@ -11,7 +11,8 @@ from minirl import tiny
 from minirl.command_line import load
 from minirl.config import ConfigError, ModelConfig, OptimizerConfig
 from minirl.distributed import Ranks
-from minirl.policy import Policy, check_context, learning_rate, load_model, with_fused_norms
+from minirl.model import check_context, load_model, with_fused_norms
+from minirl.policy import Policy, learning_rate
 from minirl.rollout import Rollout, Sample
 from minirl.verify import Verdict
 

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen2Con
 
 from minirl import tiny
 from minirl.attention import Padded, Segment, Varlen
-from minirl.policy import with_exact_frequencies
+from minirl.model import with_exact_frequencies
 from minirl.rollout import Rollout, Sample
 from minirl.scoring import LogProbHead, packed_micro_batch, padded_micro_batch, why_not_packed
 from minirl.verify import Verdict

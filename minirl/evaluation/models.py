@@ -19,7 +19,7 @@ from minirl.config import Config, ConfigError, ModelConfig, RolloutConfig, VllmC
 from minirl.data import Prompt, encode_prompts
 from minirl.distributed import Ranks
 from minirl.evaluation.benchmarks import Loaded
-from minirl.policy import load, load_tokenizer, model_source
+from minirl.model import load, load_tokenizer, model_source
 from minirl.rollout import Engine, build_engine
 
 

@@ -18,8 +18,9 @@ import numpy as np
 import torch
 
 from minirl.config import Config, ConfigError, RunError
+from minirl.model import model_source
 from minirl.output import say
-from minirl.policy import Policy, model_source
+from minirl.policy import Policy
 from minirl.rollout import LENGTH, STOP, Sample, Sampling
 from minirl.versions import untried
 

@@ -1,17 +1,14 @@
 """Log-probs and updates of the policy in one process; tests/test_train.py has two ranks."""
 
-import copy
-
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, MistralConfig, MistralForCausalLM, Qwen3Config
+from transformers import MistralConfig, MistralForCausalLM
 
 from minirl import tiny
 from minirl.command_line import load
-from minirl.config import ConfigError, ModelConfig, OptimizerConfig
+from minirl.config import OptimizerConfig
 from minirl.distributed import Ranks
-from minirl.model import check_context, load_model, with_fused_norms
 from minirl.policy import Policy, learning_rate
 from minirl.rollout import Rollout, Sample
 from minirl.verify import Verdict
@@ -134,22 +131,6 @@ def test_learning_rate_by_hand():
     assert learning_rate(99, OptimizerConfig(lr=3.0), 100) == 3.0
 
 
-def test_models_that_cannot_be_used_are_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"missing.*check that"):
-        load_model(ModelConfig(path=str(tmp_path / "missing")))
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ConfigError, match=r"config\.json, weights and tokenizer are whole"):
-        load_model(ModelConfig(path=str(tmp_path)))
-    with pytest.raises(ConfigError, match="128 positions"):
-        check_context(load(["--rollout.max_response_tokens=120"]), 20)
-
-
-def test_the_embedded_model_is_small_and_formats_its_answers():
-    model = load_model(ModelConfig())
-    assert sum(p.numel() for p in model.parameters()) <= 1_000_000
-    assert model.config.model_type == "qwen3"
-
-
 def test_deterministic_kernels_are_asked_for_while_the_trainer_computes_and_change_nothing_on_a_cpu(ranks):
     norms = []
     for asked in ("false", "true"):
@@ -162,22 +143,3 @@ def test_deterministic_kernels_are_asked_for_while_the_trainer_computes_and_chan
         assert not torch.are_deterministic_algorithms_enabled(), "an engine may have no such kernel"
     assert norms[0][0] == norms[1][0]
     assert all(torch.equal(a, b) for a, b in zip(norms[0][1], norms[1][1], strict=True))
-
-
-# 2 layers: two norms each, Qwen3's two of the heads besides, and the last one; Gemma's multiply by 1 + weight
-@pytest.mark.parametrize(("kind", "replaced"), [(Qwen3Config, 9), (LlamaConfig, 5), (Gemma2Config, 0)])
-def test_norms_are_fused_where_they_are_rms_norms(kind, replaced):
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
-    own = AutoModelForCausalLM.from_config(kind(intermediate_size=48, vocab_size=40, rms_norm_eps=1e-3, **sizes))
-    for p in own.parameters():
-        p.data += 0.1 * torch.randn_like(p)
-    fused = with_fused_norms(copy.deepcopy(own))
-    assert sum("forward" in vars(module) for module in fused.modules()) == replaced
-    ids = torch.arange(20)[None]
-    logits = [model(ids).logits for model in (own, fused)]
-    assert torch.allclose(*logits, atol=1e-6)
-    for x in logits:
-        x.square().mean().backward()
-    for a, b in zip(own.parameters(), fused.parameters(), strict=True):
-        assert torch.allclose(a.grad, b.grad, rtol=1e-4, atol=1e-7)

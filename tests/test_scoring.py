@@ -12,7 +12,6 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen2Con
 
 from minirl import tiny
 from minirl.attention import Padded, Segment, Varlen
-from minirl.model import with_exact_frequencies
 from minirl.rollout import Rollout, Sample
 from minirl.scoring import LogProbHead, packed_micro_batch, padded_micro_batch, why_not_packed
 from minirl.verify import Verdict
@@ -213,14 +212,6 @@ def test_a_leak_between_sequences_is_found(monkeypatch, dtype, tolerance):
     monkeypatch.setattr(Padded, "attend", leaking)
     assert "with the tokens of another sequence" in why_not_packed(*arguments[:3], 0.5)
     assert "nats" in why_not_packed(*arguments)
-
-
-def test_frequencies_of_a_model_that_was_cast_are_exact_again():
-    exact = tiny.model(hidden=32, layers=1)
-    cast = with_exact_frequencies(tiny.model(hidden=32, layers=1).to(torch.bfloat16))
-    assert torch.equal(cast.base_model.rotary_emb.inv_freq, exact.base_model.rotary_emb.inv_freq)
-    assert cast.base_model.rotary_emb.original_inv_freq.dtype == torch.float32
-    assert cast.lm_head.weight.dtype == torch.bfloat16
 
 
 def test_logits_in_chunks_are_the_same(monkeypatch):

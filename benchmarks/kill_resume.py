@@ -28,7 +28,10 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.common import ROOT, environment
+
 PHASES = ("loading", "sampling", "grading", "update", "sync", "evaluation", "saving", "finish")
 RUN = [
     "--run.steps=8", "--run.save_every=2", "--rollout.prompts=4", "--rollout.samples=4", "--rollout.oversample=2",
@@ -91,7 +94,6 @@ class Watch:
 
 def run_watched(folder: str, phase: str, occurrence: str, share: str, *argv: str) -> int:
     """train.py with its phases watched."""
-    sys.path.insert(0, str(ROOT))
     sys.argv = ["train.py", *argv]
     from minirl.command_line import command_line
 
@@ -154,8 +156,8 @@ def start(front: list[str], arguments: list[str], moment: tuple[str, int, float]
     mark = uuid.uuid4().hex
     with tempfile.TemporaryDirectory() as folder:
         command = [*front, str(Path(__file__).resolve()), "watched", folder, *map(str, moment), *arguments]
-        environment = os.environ | {MARK: mark, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=900, check=False)
+        variables = environment(**{MARK: mark})
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=variables, timeout=900, check=False)
         killed = Path(folder) / "killed"
         phase = killed.read_text() if killed.exists() else ""
     output = done.stdout + done.stderr

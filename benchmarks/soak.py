@@ -29,7 +29,10 @@ from typing import Any
 import numpy as np
 import psutil
 
-ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.common import ROOT, environment
+
 RUN = [
     "--run.steps=1000000", "--run.save_every=20", "--run.save_in_background=true", "--rollout.prompts=16",
     "--rollout.samples=8", "--rollout.carry_over=true", "--rollout.oversample=1.5", "--algorithm.correction=truncate",
@@ -49,7 +52,6 @@ ENDING = ("SIGKILL", "SIGTERM", "disk full")
 
 def child(seed: str, *argv: str) -> int:
     """train.py with NaN losses and hostile responses at random; how many is in the file `injected`."""
-    sys.path.insert(0, str(ROOT))
     sys.argv = ["train.py", *argv]
     from minirl.command_line import command_line
 
@@ -76,13 +78,12 @@ class Life:
 
     def __init__(self, folder: Path, scratch: Path, seed: int) -> None:
         arguments = [*RUN, "--run-dir", str(folder)]
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(scratch / "tmp"), "OMP_NUM_THREADS": "1"}
         self.log = (scratch / "log").open("w+")
         # Through another process, whose files are not limited.
         self.console = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=self.log)
         self.process = psutil.Popen(
             [sys.executable, __file__, "child", str(seed), *arguments],
-            env=environment,
+            env=environment(TMPDIR=str(scratch / "tmp"), OMP_NUM_THREADS="1"),
             stdout=self.console.stdin,
             stderr=self.console.stdin,
             cwd=ROOT,

@@ -235,6 +235,8 @@ def rows(folder: Path, quick: bool) -> Iterator[Row]:
         yield updates("head in chunks of 2^26 logits, not one", more, False, swap=swap, of=whole, memory=True)
         budget = ["optimizer.micro_batch_tokens=2048"]
         yield updates("micro-batches of 2,048 tokens, not 16,384", short, False, on=budget, memory=True)
+        for tail in (False, True):  # half a minute of compiling is in the turn that warms up
+            yield updates("layers compiled", short, tail, budget, [*budget, "model.compile_layers=true"])
 
     def entropies() -> tuple[Side, Side]:
         batch = groups(few, True, whole().vocabulary)

@@ -27,7 +27,7 @@ MAY_CHANGE = (
 # These too, but sums are then taken in another order.
 ROUNDING = (
     "optimizer.micro_batch_tokens", "model.gradient_checkpointing", "model.attention", "rollout.max_sequences", "rollout.vllm.",
-    "run.deterministic",
+    "run.deterministic", "model.compile",
 )  # fmt: skip
 
 

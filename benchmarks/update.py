@@ -3,7 +3,7 @@
 One table, one row a setting: model shape, sequence length, token budget, packed or padded, and on a GPU plain and ZeRO-3 (one
 rank). Random weights, prompts of 64 tokens, 8 samples each, through train.update (loss, backward, AdamW). Each row is a process
 of its own, the best of three updates after one that warms up. tokens: prompt once a group and responses, padding never counted,
-so that waste shows in the speed. MFU: 6 * parameters * tokens + attention (causal: 6 * layers * heads * head size * pairs),
+so that waste shows in the speed. MFU: 6 * parameters * tokens + attention (12 * layers * heads * head size * causal pairs),
 over seconds and --peak-tflops (989: H100 and H200, dense bfloat16); on a CPU over what a matrix product of 1024^3 reaches.
 """
 
@@ -47,7 +47,7 @@ def rollouts(work: dict[str, Any], vocabulary: int) -> list[list[Any]]:
 
 
 def measure(work: dict[str, Any]) -> None:
-    """Prints one JSON line; runs in a process of its own."""
+    """Writes its numbers to the file work["answer"]; runs in a process of its own."""
     import torch
 
     import train

@@ -12,7 +12,7 @@ A new estimator is one dataclass with `__call__` and one line in BASES (or WRAPP
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from math import comb, log
 from typing import Any, Protocol
 
@@ -335,8 +335,3 @@ def diversity(groups: Sequence[Group], edas: EDAS | None = None) -> dict[str, fl
         "branch_c": float(branches["C"]),
         "delta": float(np.mean(deltas)) if deltas else 0.0,
     }
-
-
-def option_fields(strategy: Any) -> list[Any]:
-    """The dataclass fields of a strategy that are command-line options (all but `base`)."""
-    return [f for f in fields(strategy) if "help" in f.metadata]

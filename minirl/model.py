@@ -1,5 +1,6 @@
 """Loads the model, and changes how it computes, for speed or exactness; its weights stay those of a Hugging Face model."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -112,7 +113,10 @@ def with_fused_norms(model: Any) -> Any:
 
 
 def is_rms_norm(module: Any) -> bool:
-    """Whether it computes x / sqrt(mean(x^2) + variance_epsilon) * weight (Zhang and Sennrich 2019), found by trying."""
+    """Whether it computes x / sqrt(mean(x^2) + variance_epsilon) * weight (Zhang and Sennrich 2019), found by trying; one that
+    takes a gate besides is another."""
+    if len(inspect.signature(module.forward).parameters) != 1:
+        return False
     size = getattr(module.weight, "ds_shape", module.weight.shape)[-1]
     x, weight = torch.linspace(-1e-3, 2e-3, size), torch.linspace(0.5, 1.5, size)  # small, so that the epsilon shows
     with torch.no_grad():
@@ -129,13 +133,18 @@ def compile_layers(model: Any) -> None:
     """Compiles the decoder's layers for passes without a cache; the attention itself, and sampling, stay as they are.
 
     The first pass with gradient and the first without take some 20 seconds longer on a CPU, where a C++ compiler is needed.
+    ConfigError for a model without layers that transformers could recompute. A copy of the model would use this one's weights.
     """
-    torch._dynamo.config.fail_on_recompile_limit_hit = True  # rather than going on uncompiled, unseen
+    # Layers share one program for each kind of mask, gradient and layer; else one too many would go uncompiled, unseen.
+    torch._dynamo.config.recompile_limit = 64
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
     # The attention loops over runs of segments, which are others in each micro-batch: traced, each number would be a program.
     AttentionInterface.register("packed", torch.compiler.disable(packed_attention))
-    for layer in model.modules():
-        if isinstance(layer, GradientCheckpointingLayer):  # transformers' class of what is repeated
-            layer.forward = compiled(layer.forward)  # type: ignore[method-assign]
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]  # what is repeated
+    if not layers:
+        raise ConfigError(f"model.compile_layers=true finds no layers in {type(model).__name__}: set it to false")
+    for layer in layers:
+        layer.forward = compiled(layer.forward)  # type: ignore[method-assign]
 
 
 def compiled(own: Callable[..., Any]) -> Callable[..., Any]:

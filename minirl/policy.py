@@ -236,7 +236,7 @@ class Policy:
         try:
             with memory_suffices(self._in_work, self._smaller):
                 yield
-        except RuntimeError as error:
+        except Exception as error:
             if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
                 raise
             raise RunError(

@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 from torch.nn.functional import rms_norm
-from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, AutoTokenizer, Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging as transformers_logging
 
@@ -152,6 +152,8 @@ def compiled(own: Callable[..., Any]) -> Callable[..., Any]:
     fast = torch.compile(own, dynamic=True)
 
     def forward(*arguments: Any, **more: Any) -> Any:
-        return (fast if more.get("past_key_values") is None else own)(*arguments, **more)
+        # By type, since transformers 5.24 gave it another name.
+        cached = any(isinstance(value, Cache) for value in (*arguments, *more.values()))
+        return (own if cached else fast)(*arguments, **more)
 
     return forward

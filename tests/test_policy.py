@@ -86,10 +86,10 @@ def test_a_model_that_cannot_be_packed_is_padded_with_one_sentence(ranks, tmp_pa
     assert not policy.packs
     assert policy.model.config._attn_implementation == policy.reference.model.config._attn_implementation == "sdpa"
     policy.score([rollout([4, 5], [6, 7])], old=True)
-    said = capsys.readouterr().out
-    assert (
-        said == "MistralForCausalLM cannot be packed (its attention has sliding_window): its micro-batches are padded instead\n"
-    )
+    said = [line for line in capsys.readouterr().out.splitlines() if "get_accelerator" not in line]  # DeepSpeed's first import
+    assert said == [
+        "MistralForCausalLM cannot be packed (its attention has sliding_window): its micro-batches are padded instead"
+    ]
 
 
 def test_no_reference_model_without_a_kl(ranks):

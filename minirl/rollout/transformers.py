@@ -5,6 +5,7 @@ does not depend on which others share its batch or on how many ranks there are, 
 """
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import Any
@@ -75,6 +76,8 @@ class TransformersEngine:
         self.model, self.pad_id, self.vocabulary, self.max_sequences = model, pad_id, vocabulary, max_sequences
         self.autocast = autocast
         self.stop_ids = torch.tensor(sorted(stop_ids))
+        # Its name from transformers 5.24 on, and the one before.
+        self.cache = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
         self.version, self.ranks_per_engine = 0, 1
         self.progress: Callable[[int], None] = lambda tokens: None
 
@@ -181,7 +184,7 @@ class TransformersEngine:
                 input_ids=ids,
                 attention_mask=mask,
                 position_ids=position,
-                past_key_values=cache,
+                **{self.cache: cache},
                 use_cache=True,
                 logits_to_keep=1,
             )

@@ -172,13 +172,16 @@ def why_not_packed(
         return Rollout(0, "", "", prompt, sample, 0, "", Verdict("wrong"), 0.0)
 
     rollouts = [trial(tokens[:5], tokens[5:9]), trial(tokens[:5], tokens[9:15]), trial(tokens[7:10], tokens[:6])]
-    # The first response other than it was, and the other prompt with its response.
-    others = [trial(tokens[:5], tokens[1:5]), rollouts[1], trial(tokens[10:13], tokens[3:9])]
+    # Once the first response is another, once the other prompt with its response.
+    changed = [
+        [trial(tokens[:5], tokens[1:5]), *rollouts[1:]],
+        [*rollouts[:2], trial(tokens[10:13], tokens[3:9])],
+    ]
     batch = pack(rollouts, [0, 1, 2])
     with torch.no_grad():
         try:
             packed = log_probs(batch)
-            beside = [log_probs(pack(mixed, [0, 1, 2])) for mixed in ([others[0], *rollouts[1:]], [*rollouts[:2], others[2]])]
+            beside = [log_probs(pack(others, [0, 1, 2])) for others in changed]
         except torch.OutOfMemoryError:
             raise
         except (Unpackable, TypeError, ValueError, RuntimeError) as error:  # of layers or a kernel that do not take the row

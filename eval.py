@@ -60,16 +60,16 @@ if __name__ == "__main__":
 import torch
 import yaml
 
-from minirl.config import ConfigError, RunError, require
-from minirl.distributed import Ranks, is_main_process
 from minirl.evaluation import benchmarks, report, responses, running
 from minirl.evaluation.benchmarks import Benchmark, Loaded
 from minirl.evaluation.folder import Folder, versions, write_json
 from minirl.evaluation.models import Model, close_engine, find_models, open_engine, prompts_of
 from minirl.evaluation.published import PAPER, published
-from minirl.output import say
-from minirl.verify import ERROR, RIGHT, VerifierError
-from minirl.verify.code import confinement
+from minirl.utils.console import say
+from minirl.utils.distributed import Ranks, is_main_process
+from minirl.utils.errors import ConfigError, RunError, require
+from minirl.verify.code.verifier import confinement
+from minirl.verify.types import ERROR, RIGHT, VerifierError
 
 CONFIG = Path(__file__).parent / "configs" / "benchmarks.yaml"
 

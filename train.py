@@ -17,8 +17,9 @@ from math import ceil
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin on a shared machine cost up to 46x
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from minirl.command_line import command_line
-from minirl.config import Config, ConfigError, RunError
+from minirl.config.command_line import command_line
+from minirl.config.options import Config
+from minirl.utils.errors import ConfigError, RunError
 
 if __name__ == "__main__":
     # Before torch is imported: help and a mistake on the command line should not take seconds.
@@ -26,25 +27,36 @@ if __name__ == "__main__":
 
 from minirl import loss as losses
 from minirl.advantages import Strategy, has_signal
-from minirl.checkpoint import ORIGIN, Checkpoints, State, fingerprint
-from minirl.data import Order, Prompt, encode_prompts, load_problems, unreadable_answers
-from minirl.distributed import Ranks
+from minirl.data.problems import load_problems, unreadable_answers
+from minirl.data.prompts import Order, Prompt, encode_prompts
 from minirl.evaluation.held_out import evaluate
-from minirl.metrics import UpdateStats, batch_metrics
-from minirl.model import check_context, load_tokenizer, model_config, model_plan
-from minirl.output import say
-from minirl.plan import run_plan
-from minirl.policy import Policy, learning_rate
-from minirl.replay import Batches, RecordedEngine, RecordedOrder, as_it_was, compare, policy_before, read_step, recall
-from minirl.report import Reporter, check_gap, check_signal, warn
-from minirl.rollout import Rollout, Sampling, build_engine
+from minirl.policy.model import check_context, load_tokenizer, model_config, model_plan
+from minirl.policy.plan import run_plan
+from minirl.policy.policy import Policy, learning_rate
+from minirl.rollout.engines import build_engine
 from minirl.rollout.sampler import Sampler, as_group
-from minirl.run_folder import finished, run_folder
-from minirl.stop import Stop
-from minirl.verify import VerifierError
-from minirl.verify.code import confinement
-from minirl.verify.pool import VerifierPool
-from minirl.versions import untried
+from minirl.rollout.types import Rollout, Sampling
+from minirl.run.checkpoint import ORIGIN, Checkpoints, State, fingerprint
+from minirl.run.folder import finished, run_folder
+from minirl.run.metrics import UpdateStats, batch_metrics
+from minirl.run.replay import (
+    Batches,
+    RecordedEngine,
+    RecordedOrder,
+    as_it_was,
+    compare,
+    policy_before,
+    read_step,
+    recall,
+)
+from minirl.run.report import Reporter, check_gap, check_signal, warn
+from minirl.run.signals import Stop
+from minirl.utils.console import say
+from minirl.utils.distributed import Ranks
+from minirl.utils.versions import untried
+from minirl.verify.code.verifier import confinement
+from minirl.verify.pool.pool import VerifierPool
+from minirl.verify.types import VerifierError
 
 Groups = list[list[Rollout]]
 

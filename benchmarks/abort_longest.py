@@ -16,9 +16,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from benchmarks.common import finish, random_model, table
-from minirl.config import RolloutConfig
-from minirl.rollout import Sampling
-from minirl.rollout.transformers import TransformersEngine
+from minirl.config.options import RolloutConfig
+from minirl.rollout.hf import TransformersEngine
+from minirl.rollout.types import Sampling
 
 SAMPLES, VOCABULARY = 8, 22
 WORK = [(16, 256, 0.8), (16, 256, 0.0), (64, 16, 0.8)]  # prompts, longest, shared

@@ -12,9 +12,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from minirl.tasks import Problem
-from minirl.verify import ERROR, RIGHT, WRONG
-from minirl.verify.pool import VerifierPool
+from minirl.verify.pool.pool import VerifierPool
+from minirl.verify.types import ERROR, RIGHT, WRONG, Problem
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 SETS = ("humaneval", "humaneval_plus_mini", "mbpp", "mbpp_plus")

@@ -24,7 +24,7 @@ def tokenizer_of(vocabulary: int | None) -> Any:
     all of a model's are sampled and scored, and random weights choose the one end token about once in `vocabulary` tokens."""
     from tokenizers import Tokenizer
 
-    from minirl import tiny
+    from minirl.tiny import make as tiny
 
     tokenizer = tiny.tokenizer()
     if vocabulary is not None:

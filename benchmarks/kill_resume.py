@@ -95,12 +95,12 @@ class Watch:
 def run_watched(folder: str, phase: str, occurrence: str, share: str, *argv: str) -> int:
     """train.py with its phases watched."""
     sys.argv = ["train.py", *argv]
-    from minirl.command_line import command_line
+    from minirl.config.command_line import command_line
 
     config = command_line("train.py", list(argv))
     import train
-    from minirl.checkpoint import Checkpoints
-    from minirl.rollout.transformers import TransformersEngine
+    from minirl.rollout.hf import TransformersEngine
+    from minirl.run.checkpoint import Checkpoints
 
     engine: Any = TransformersEngine
     if config.rollout.engine == "vllm":

@@ -198,9 +198,9 @@ def run_minirl(work: dict[str, Any]) -> None:
         options += ["--optimizer.micro_batch_tokens=2048"]  # the fastest of those tried for us
     options += work["options"]
     import train
-    from minirl.command_line import load
-    from minirl.report import Reporter
-    from minirl.rollout import build_engine
+    from minirl.config.command_line import load
+    from minirl.rollout.engines import build_engine
+    from minirl.run.report import Reporter
 
     class Stopped(Reporter):
         def evaluation(self, step: int, result: dict[str, float]) -> None:

@@ -53,11 +53,11 @@ ENDING = ("SIGKILL", "SIGTERM", "disk full")
 def child(seed: str, *argv: str) -> int:
     """train.py with NaN losses and hostile responses at random; how many is in the file `injected`."""
     sys.argv = ["train.py", *argv]
-    from minirl.command_line import command_line
+    from minirl.config.command_line import command_line
 
     config = command_line("train.py", list(argv))
     import train
-    from minirl.policy import Policy
+    from minirl.policy.policy import Policy
     from minirl.rollout.sampler import Sampler
 
     rng = random.Random(f"{seed} {os.getpid()}")
@@ -94,7 +94,7 @@ class Life:
     @property
     def workers(self) -> list[psutil.Process]:
         """Its verifier workers."""
-        return [p for p in self.process.children() if "minirl.verify.worker" in p.cmdline()]
+        return [p for p in self.process.children() if "minirl.verify.pool.worker" in p.cmdline()]
 
     def sample(self) -> None:
         """Measures the process tree: (seconds of life, MB, descriptors, processes)."""

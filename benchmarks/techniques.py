@@ -33,13 +33,14 @@ import train
 from benchmarks import update
 from benchmarks.abort_longest import Forced
 from benchmarks.common import finish, random_model, table
-from minirl import attention, scoring
-from minirl.command_line import load
-from minirl.distributed import Ranks
-from minirl.model import model_config
-from minirl.packing import packed_micro_batches
-from minirl.policy import Policy
-from minirl.rollout import Rollout, Sampling, transformers
+from minirl.config.command_line import load
+from minirl.policy import attention
+from minirl.policy import logprobs as scoring
+from minirl.policy.model import model_config
+from minirl.policy.packing import packed_micro_batches
+from minirl.policy.policy import Policy
+from minirl.rollout.types import Rollout, Sampling, transformers
+from minirl.utils.distributed import Ranks
 
 GPU = torch.cuda.is_available()
 SHORT, LONG, FEW = ((16, 512, 64), (8, 2048, 64), (4, 512, 64)) if GPU else ((64, 16, 8), (8, 256, 32), (4, 16, 64))

@@ -28,8 +28,8 @@ def rollouts(work: dict[str, Any], vocabulary: int) -> list[list[Any]]:
     """Groups of about work["tokens"] response tokens; lengths uniform, or log-normal with a quarter of the longest as mean."""
     import numpy as np
 
-    from minirl.rollout import Rollout, Sample
-    from minirl.verify import Verdict
+    from minirl.rollout.types import Rollout, Sample
+    from minirl.verify.types import Verdict
 
     rng, groups, made = np.random.default_rng(0), [], 0
     while made < work["tokens"]:
@@ -51,10 +51,10 @@ def measure(work: dict[str, Any]) -> None:
     import torch
 
     import train
-    from minirl import model as models
-    from minirl.command_line import load
-    from minirl.distributed import Ranks
-    from minirl.policy import Policy
+    from minirl.config.command_line import load
+    from minirl.policy import model as models
+    from minirl.policy.policy import Policy
+    from minirl.utils.distributed import Ranks
 
     gpu = torch.cuda.is_available()
     vocabulary = json.loads((Path(work["model"]) / "config.json").read_text())["vocab_size"]

@@ -25,10 +25,10 @@ from typing import Any
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 from mathruler import grader as mathruler
 
-from minirl.tasks import Problem
-from minirl.verify.canonical import cached_key
-from minirl.verify.math import MathVerifier, grade_row, reading
-from minirl.verify.math import mathruler as bounded_mathruler
+from minirl.verify.math.canonical import cached_key
+from minirl.verify.math.verifier import MathVerifier, grade_row, reading
+from minirl.verify.math.verifier import mathruler as bounded_mathruler
+from minirl.verify.types import Problem
 
 Row = dict[str, Any]
 FILES = ("verifier_pairs.jsonl", "gsm8k_model_outputs.jsonl")

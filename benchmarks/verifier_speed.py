@@ -17,9 +17,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from minirl.tasks import Problem
-from minirl.verify import ERROR, RIGHT, TIMEOUT
-from minirl.verify.pool import VerifierPool
+from minirl.verify.pool.pool import VerifierPool
+from minirl.verify.types import ERROR, RIGHT, TIMEOUT, Problem
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 SAMPLES = 10  # a group

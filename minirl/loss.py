@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from minirl.config import AGGREGATIONS, CORRECTIONS, KL_ESTIMATORS
+from minirl.config.options import AGGREGATIONS, CORRECTIONS, KL_ESTIMATORS
 
 
 def token_weights(lengths: Sequence[int], aggregation: str, constant: float = 0.0) -> list[float]:

@@ -34,7 +34,7 @@ def mounted(folder, size):
 
 def few_problems(folder):
     """Options for a run on few problems of the embedded task, which saves the seconds that thousands take to encode."""
-    from minirl.tasks import arithmetic
+    from minirl.data import arithmetic
 
     rows = [{"problem": p.prompt, "answer": p.answer} for p in arithmetic.problems("train")[:80]]
     (folder / "few.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -45,7 +45,7 @@ def other_weights(folder):
     """A copy of the embedded model with one weight changed."""
     import safetensors.torch
 
-    from minirl import tiny
+    from minirl.tiny import make as tiny
 
     shutil.copytree(tiny.FOLDER, folder)
     tensors = safetensors.torch.load_file(folder / "model.safetensors")

@@ -336,7 +336,7 @@ def test_the_documented_new_estimator_works(tmp_path):
     (line,) = re.findall(r"^BASES.*\n", source, re.MULTILINE)
     file.write_text(source.replace(line, block.replace("BASES =", "BASES: dict[str, Any] =")))
     program = (
-        "from minirl.command_line import load; import numpy as np; from minirl.advantages import Group\n"
+        "from minirl.config.command_line import load; import numpy as np; from minirl.advantages import Group\n"
         "s = load(['--algorithm.estimator=maxrl+edas', '--strategy.maxrl.floor=0.2']).build_strategy()\n"
         "print(s.base.floor, s.base(Group(np.array([1., 0, 0, 0]), np.array([1, 0, 0, 0], bool), list('rabc'))).tolist())"
     )

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import gpu_smoke, race_trl, techniques
 from benchmarks.common import ROOT, tokenizer_of
-from minirl import tiny
+from minirl.tiny import make as tiny
 
 
 def test_a_tokenizer_of_a_whole_vocabulary_has_no_id_beyond_it_and_one_end_token():

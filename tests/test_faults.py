@@ -18,16 +18,16 @@ import pytest
 import torch
 
 import train
-from minirl import policy as policies
-from minirl import tiny
-from minirl.command_line import load
-from minirl.config import RunError
-from minirl.distributed import Ranks
-from minirl.policy import Policy
-from minirl.rollout import Rollout, Sample
-from minirl.rollout.transformers import TransformersEngine
-from minirl.verify import Verdict
-from minirl.verify.pool import VerifierPool
+from minirl.config.command_line import load
+from minirl.policy import policy as policies
+from minirl.policy.policy import Policy
+from minirl.rollout.hf import TransformersEngine
+from minirl.rollout.types import Rollout, Sample
+from minirl.tiny import make as tiny
+from minirl.utils.distributed import Ranks
+from minirl.utils.errors import RunError
+from minirl.verify.pool.pool import VerifierPool
+from minirl.verify.types import Verdict
 from tests.conftest import ROOT, few_problems, mounted
 
 TOK = tiny.tokenizer()
@@ -226,7 +226,7 @@ def test_workers_that_do_not_start_again_end_the_run_but_leave_its_folder(small,
         return stats
 
     monkeypatch.setattr(train, "update", update)
-    monkeypatch.setattr("minirl.verify.pool.GIVE_UP_SECONDS", 1.0)  # five minutes are too long for a test
+    monkeypatch.setattr("minirl.verify.pool.pool.GIVE_UP_SECONDS", 1.0)  # five minutes are too long for a test
     (tmp_path / "mine.py").write_text(
         "import os\ndef dies(problem, response, rollout):\n    if rollout['group'] > 3:\n        os._exit(3)\n"
         "    return float(problem.answer in response)\n"

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from minirl.command_line import load
+from minirl.config.command_line import load
 from tests.conftest import ROOT
 
 CONFIGS = ROOT / "configs"

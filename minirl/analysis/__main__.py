@@ -20,7 +20,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from minirl.config import ConfigError
+from minirl.utils.errors import ConfigError
 
 
 def command_line(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -7,9 +7,9 @@ import numpy as np
 
 from minirl.analysis.output import Table
 from minirl.analysis.samples import Key, Problems
-from minirl.config import ConfigError
 from minirl.evaluation.metrics import mean_intervals, paired_difference
 from minirl.evaluation.report import percent
+from minirl.utils.errors import ConfigError
 
 
 def analyse(before: Problems, methods: Mapping[str, Problems], seed: int) -> dict[str, Any]:

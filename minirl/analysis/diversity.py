@@ -7,9 +7,9 @@ import numpy as np
 
 from minirl.analysis.output import Table
 from minirl.analysis.samples import Attempts, Problems
-from minirl.config import ConfigError
 from minirl.evaluation.metrics import RESAMPLES, Floats, interval
 from minirl.evaluation.report import percent
+from minirl.utils.errors import ConfigError
 
 COHORTS = {"all": "all problems below 100%", "zero": "problems at 0%"}
 

@@ -8,9 +8,9 @@ import yaml
 
 from minirl.analysis.output import Table
 from minirl.analysis.samples import Row, rows_with
-from minirl.command_line import labelled
-from minirl.config import ConfigError
-from minirl.report import smooth
+from minirl.config.command_line import labelled
+from minirl.run.report import smooth
+from minirl.utils.errors import ConfigError
 
 # What is shown, under the names of metrics.jsonl; counts are of the batch that was trained on.
 SERIES = {

@@ -9,10 +9,10 @@ import numpy as np
 
 from minirl.analysis.output import Table, number
 from minirl.analysis.samples import Key, Problems
-from minirl.config import ConfigError
 from minirl.evaluation.metrics import Floats, mean_intervals
 from minirl.evaluation.report import percent
-from minirl.verify import RIGHT, WRONG
+from minirl.utils.errors import ConfigError
+from minirl.verify.types import RIGHT, WRONG
 
 KINDS = {
     "same": "two wrong, same class",

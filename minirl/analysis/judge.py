@@ -29,9 +29,9 @@ from tqdm import tqdm
 from minirl.analysis.ngrams import within_between
 from minirl.analysis.output import CONTRAST_HEAD, Table, contrast, contrast_cells, scatter
 from minirl.analysis.samples import Problems, Row, rows_with
-from minirl.config import ConfigError
 from minirl.evaluation.report import markdown
-from minirl.output import say
+from minirl.utils.console import say
+from minirl.utils.errors import ConfigError
 
 PROMPT = """Two attempts at the same problem are given; both end in a wrong answer.
 

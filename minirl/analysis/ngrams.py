@@ -9,7 +9,7 @@ import numpy as np
 
 from minirl.analysis.output import CONTRAST_HEAD, Table, contrast, contrast_cells, scatter
 from minirl.analysis.samples import Problems, Row
-from minirl.config import ConfigError
+from minirl.utils.errors import ConfigError
 
 TOKEN = re.compile(r"\\?\w+|[^\w\s]")
 TEXTS = {"whole": "whole responses", "before": "text before the last box"}

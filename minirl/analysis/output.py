@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from minirl.config import ConfigError
 from minirl.evaluation.metrics import mean_intervals, paired_difference
 from minirl.evaluation.report import markdown, percent
-from minirl.output import say
+from minirl.utils.console import say
+from minirl.utils.errors import ConfigError
 
 Table = list[list[str]]
 

@@ -7,10 +7,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from minirl.command_line import labelled
-from minirl.config import ConfigError
-from minirl.data import read_jsonl
-from minirl.verify import ERROR, RIGHT, WRONG
+from minirl.config.command_line import labelled
+from minirl.data.rows import read_jsonl
+from minirl.utils.errors import ConfigError
+from minirl.verify.types import ERROR, RIGHT, WRONG
 
 Row = dict[str, Any]
 Key = tuple[str, int]  # benchmark, index of the problem

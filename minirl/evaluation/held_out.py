@@ -5,11 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from minirl.advantages import diversity, rho
-from minirl.config import EvalConfig, RunError
-from minirl.data import Prompt
-from minirl.rollout import Sampling
+from minirl.config.options import EvalConfig
+from minirl.data.prompts import Prompt
 from minirl.rollout.sampler import EVALUATION, Sampler, as_group
-from minirl.verify import NO_ANSWER
+from minirl.rollout.types import Sampling
+from minirl.utils.errors import RunError
+from minirl.verify.types import NO_ANSWER
 
 
 def evaluate(sampler: Sampler, prompts: Sequence[Prompt], config: EvalConfig) -> dict[str, float]:

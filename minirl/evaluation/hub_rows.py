@@ -7,7 +7,7 @@ import pickle
 import zlib
 from typing import Any
 
-from minirl.config import ConfigError
+from minirl.utils.errors import ConfigError
 
 
 def livecodebench(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minirl.advantages import rho
-from minirl.rollout import LENGTH
-from minirl.verify import EMPTY_ANSWER, ERROR, NO_ANSWER, NO_CODE, RIGHT, TIMEOUT, WRONG
+from minirl.rollout.types import LENGTH
+from minirl.verify.types import EMPTY_ANSWER, ERROR, NO_ANSWER, NO_CODE, RIGHT, TIMEOUT, WRONG
 
 Floats = NDArray[np.float64]
 RESAMPLES = 10_000

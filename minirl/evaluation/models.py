@@ -14,13 +14,15 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-from minirl.command_line import labelled
-from minirl.config import Config, ConfigError, ModelConfig, RolloutConfig, VllmConfig
-from minirl.data import Prompt, encode_prompts
-from minirl.distributed import Ranks
+from minirl.config.command_line import labelled
+from minirl.config.options import Config, ModelConfig, RolloutConfig, VllmConfig
+from minirl.data.prompts import Prompt, encode_prompts
 from minirl.evaluation.benchmarks import Loaded
-from minirl.model import load, load_tokenizer, model_source
-from minirl.rollout import Engine, build_engine
+from minirl.policy.model import load, load_tokenizer, model_source
+from minirl.rollout.engines import build_engine
+from minirl.rollout.types import Engine
+from minirl.utils.distributed import Ranks
+from minirl.utils.errors import ConfigError
 
 
 @dataclass(frozen=True)

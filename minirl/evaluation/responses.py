@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from minirl.config import ConfigError
-from minirl.data import read_jsonl
+from minirl.data.rows import read_jsonl
 from minirl.evaluation.benchmarks import Loaded
 from minirl.evaluation.folder import Key, Row
 from minirl.evaluation.running import Judge, Response
+from minirl.utils.errors import ConfigError
 
 Given = dict[str, dict[str, list[Response]]]  # responses by model and benchmark
 

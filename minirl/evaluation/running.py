@@ -18,15 +18,15 @@ from typing import Any
 
 from tqdm import tqdm
 
-from minirl.data import Prompt
-from minirl.distributed import Ranks
+from minirl.data.prompts import Prompt
 from minirl.evaluation.benchmarks import Loaded
 from minirl.evaluation.folder import Key, Row
 from minirl.evaluation.models import Prepared
-from minirl.rollout import Engine, Sample, Sampling
 from minirl.rollout.sampler import EVALUATION, stable_seed
-from minirl.verify import Verdict
-from minirl.verify.pool import VerifierPool
+from minirl.rollout.types import Engine, Sample, Sampling
+from minirl.utils.distributed import Ranks
+from minirl.verify.pool.pool import VerifierPool
+from minirl.verify.types import Verdict
 
 TERMINAL, LOG = 1.0, 30.0  # seconds between two states of a progress bar
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from minirl.rollout import Rollout, Sample
-from minirl.verify import Verdict
+from minirl.rollout.types import Rollout, Sample
+from minirl.verify.types import Verdict
 
 # One number a response token; float32, advantages float64. Each may be missing.
 PER_TOKEN = ("old_log_probs", "entropies", "reference_log_probs", "advantages")

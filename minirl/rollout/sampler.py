@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from minirl.advantages import Group
-from minirl.config import ConfigError, RunError
-from minirl.data import Prompt
-from minirl.distributed import Ranks
-from minirl.rollout import Engine, Rollout, Sample, Sampling
-from minirl.verify import ERROR, RIGHT, Verdict
-from minirl.verify.pool import VerifierPool
+from minirl.data.prompts import Prompt
+from minirl.rollout.types import Engine, Rollout, Sample, Sampling
+from minirl.utils.distributed import Ranks
+from minirl.utils.errors import ConfigError, RunError
+from minirl.verify.pool.pool import VerifierPool
+from minirl.verify.types import ERROR, RIGHT, Verdict
 
 TRAINING, EVALUATION = 0, 1  # streams of randomness that never meet
 

@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from minirl.config import Config, ConfigError, RunError
-from minirl.model import model_source
-from minirl.output import say
-from minirl.policy import Policy
-from minirl.rollout import LENGTH, STOP, Sample, Sampling
-from minirl.versions import untried
+from minirl.config.options import Config
+from minirl.policy.model import model_source
+from minirl.policy.policy import Policy
+from minirl.rollout.types import LENGTH, STOP, Sample, Sampling
+from minirl.utils.console import say
+from minirl.utils.errors import ConfigError, RunError
+from minirl.utils.versions import untried
 
 
 def import_vllm() -> Any:

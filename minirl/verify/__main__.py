@@ -19,10 +19,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from minirl.tasks import Problem
-from minirl.verify import ERROR, RIGHT, TIMEOUT, WRONG, Verdict, VerifierError, load_verifier
-from minirl.verify.pool import VerifierPool
-from minirl.verify.sandbox import Sandbox
+from minirl.verify.code.sandbox import Sandbox
+from minirl.verify.pool.pool import VerifierPool
+from minirl.verify.registry import load_verifier
+from minirl.verify.types import ERROR, RIGHT, TIMEOUT, WRONG, Problem, Verdict, VerifierError
 
 
 class BadRow(ValueError):
@@ -37,7 +37,7 @@ class RowVerifier:
         self.self_test = getattr(load_verifier("math", grader=grader), "self_test", None)
 
     def __call__(self, problem: Problem, response: str) -> Verdict:
-        from minirl.verify.math import grade_row
+        from minirl.verify.math.verifier import grade_row
 
         return grade_row(problem.facts, self.grader)
 

@@ -1,7 +1,7 @@
 """Rewards of the user's own: `path/to/file.py:function`, alone or combined with weights.
 
     def brief(problem, response, rollout):
-        '''problem: minirl.tasks.Problem; response: str; rollout: mapping of facts (may be empty) -> float or Verdict'''
+        '''problem: minirl.verify.types.Problem; response: str; rollout: mapping of facts (may be empty) -> float or Verdict'''
         return 1.0 if len(response) < 200 else 0.0
 
 A float is the reward; it is "right" when it is at least 1. A Verdict (or a mapping with some of its fields) says all.
@@ -9,12 +9,11 @@ A float is the reward; it is "right" when it is at least 1. A Verdict (or a mapp
 
 import importlib.util
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from minirl.tasks import Problem
-from minirl.verify import ERROR, RIGHT, WRONG, Verdict, VerifierError, load_verifier
+from minirl.verify.types import ERROR, RIGHT, WRONG, Problem, Verdict, VerifierError
 
 
 class CustomReward:
@@ -77,47 +76,8 @@ def as_verdict(result: Any) -> Verdict:
     return Verdict(RIGHT if result >= 1 else WRONG, reward=float(result))
 
 
-class Combined:
-    """A weighted sum of verifiers. Status, label and key are those of the first; an error of any is an error."""
-
-    wants_rollout = True
-
-    def __init__(self, parts: Sequence[tuple[str, float, Any]]) -> None:
-        self.parts = parts
-
-    def self_test(self) -> bool:
-        tests = [getattr(verifier, "self_test", None) for _, _, verifier in self.parts]
-        return all(test() is not False for test in tests if test is not None)
-
-    def __call__(self, problem: Problem, response: str, rollout: Mapping[str, Any] | None = None) -> Verdict:
-        verdicts, total, seconds = [], 0.0, 0.0
-        for name, weight, verifier in self.parts:
-            arguments = (problem, response, rollout) if getattr(verifier, "wants_rollout", False) else (problem, response)
-            verdict = verifier(*arguments)
-            if verdict.status == ERROR:
-                return Verdict(ERROR, detail=f"in {name}: {verdict.detail}", seconds=seconds)
-            total += weight * reward_of(verdict)
-            seconds += verdict.seconds
-            verdicts.append(verdict)
-        first = verdicts[0]
-        return Verdict(first.status, first.label, first.key, total, seconds, first.detail)
-
-
 def reward_of(verdict: Verdict) -> float:
     """The number: the verdict's own reward, else 1 for right and 0 for wrong. An error has none: ValueError."""
     if verdict.status == ERROR:
         raise ValueError(f"an error has no reward: {verdict.detail}")
     return verdict.reward if verdict.reward is not None else float(verdict.status == RIGHT)
-
-
-def combine(rewards: Sequence[Sequence[Any]]) -> Combined:
-    """From [(name, weight) or (name, weight, options), ...] as in a config: the first one decides right and wrong."""
-    if not rewards:
-        raise VerifierError("combine needs at least one (name, weight)")
-    parts = []
-    for entry in rewards:
-        if len(entry) not in (2, 3) or not isinstance(entry[0], str) or not isinstance(entry[1], (int, float)):
-            raise VerifierError(f"combine takes (name, weight) or (name, weight, options), not {entry!r}")
-        name, weight, *rest = entry
-        parts.append((name, float(weight), load_verifier(name, **(rest[0] if rest else {}))))
-    return Combined(parts)

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from minirl.analysis.__main__ import main
-from minirl.config import Config, as_tree
+from minirl.config.options import Config, as_tree
 
 
 def run_folder(path, diverse, prompts=256, steps=3):

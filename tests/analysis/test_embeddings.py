@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from minirl import tiny
 from minirl.analysis.__main__ import main
 from minirl.analysis.embeddings import Embedder, auc, cosines
-from minirl.config import ConfigError
+from minirl.tiny import make as tiny
+from minirl.utils.errors import ConfigError
 
 from .evaluations import rows, write
 

@@ -4,7 +4,7 @@ import pytest
 
 from minirl.analysis.__main__ import main
 from minirl.analysis.samples import TRAINING, answered, before_and_after, load
-from minirl.config import ConfigError
+from minirl.utils.errors import ConfigError
 
 from .evaluations import rows, write
 

@@ -18,11 +18,11 @@ import pytest
 
 import eval as program
 from benchmarks.kill_resume import free_port
-from minirl import tiny
 from minirl.evaluation import benchmarks, hub_rows, responses, running
 from minirl.evaluation.folder import versions
 from minirl.evaluation.metrics import paired_difference, pass_at_k
-from minirl.verify.pool import VerifierPool
+from minirl.tiny import make as tiny
+from minirl.verify.pool.pool import VerifierPool
 from tests.conftest import ROOT
 
 DATA = ROOT.parent / "shared" / "data"

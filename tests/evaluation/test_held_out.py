@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from minirl import tiny
-from minirl.config import EvalConfig
-from minirl.data import DataConfig, encode_prompts
-from minirl.distributed import Ranks
+from minirl.config.options import EvalConfig
+from minirl.data.problems import DataConfig
+from minirl.data.prompts import encode_prompts
 from minirl.evaluation.held_out import evaluate
-from minirl.rollout import Sample
 from minirl.rollout.sampler import Sampler, as_group, stable_seed, verdict_reward
-from minirl.tasks import Problem
-from minirl.verify import Verdict
-from minirl.verify.pool import VerifierPool
+from minirl.rollout.types import Sample
+from minirl.tiny import make as tiny
+from minirl.utils.distributed import Ranks
+from minirl.verify.pool.pool import VerifierPool
+from minirl.verify.types import Problem, Verdict
 
 TOK = tiny.tokenizer()
 ANSWERS = {"1*2=": ["2", "2", "3", "3"], "2*2=": ["5", "5", "6", "4"], "2*3=": ["6", "6", "6", "6"]}
@@ -60,7 +60,7 @@ def test_accuracy_pass_at_k_and_diversity_by_hand(pool):
 def test_groups_come_in_the_order_of_the_prompts_and_carry_their_number(pool):
     prompts = encode_prompts([Problem("a", "1*2=", "2"), Problem("c", "2*3=", "6")], TOK, DataConfig(), [], "test")
     sampler = Sampler(Script(), TOK, pool, Ranks(), seed=0)
-    from minirl.rollout import Sampling
+    from minirl.rollout.types import Sampling
 
     first, second = sampler.groups(prompts, [40, 41], Sampling(4, 1.0, 8))
     assert [r.group for r in first + second] == [40] * 4 + [41] * 4

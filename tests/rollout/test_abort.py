@@ -8,9 +8,9 @@ import pytest
 
 import train
 from benchmarks.kill_resume import differences, fingerprint, free_port
-from minirl.command_line import load
-from minirl.config import ConfigError
+from minirl.config.command_line import load
 from minirl.rollout import records
+from minirl.utils.errors import ConfigError
 from tests.conftest import ROOT, few_problems
 
 # At temperature 1 the embedded model gives all responses the same length

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minirl.rollout import Rollout, Sample
 from minirl.rollout.records import load, save
-from minirl.verify import Verdict
+from minirl.rollout.types import Rollout, Sample
+from minirl.verify.types import Verdict
 
 F32 = st.floats(width=32, allow_nan=True, allow_infinity=True)
 TEXT = st.text(max_size=8)

@@ -13,14 +13,15 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from benchmarks.kill_resume import free_port
-from minirl import tiny
-from minirl.command_line import load
-from minirl.config import RunError
-from minirl.distributed import Ranks
-from minirl.policy import Policy
-from minirl.rollout import Rollout, Sampling, build_engine
+from minirl.config.command_line import load
+from minirl.policy.policy import Policy
+from minirl.rollout.engines import build_engine
+from minirl.rollout.types import Rollout, Sampling
 from minirl.rollout.vllm import mask_ids_beyond
-from minirl.verify import Verdict
+from minirl.tiny import make as tiny
+from minirl.utils.distributed import Ranks
+from minirl.utils.errors import RunError
+from minirl.verify.types import Verdict
 from tests.conftest import ROOT
 
 pytest.importorskip("vllm", reason="needs vLLM, or its build for CPUs")
@@ -260,7 +261,7 @@ def test_the_guard_ends_a_run_whose_sampler_is_another_policy(tmp_path, withheld
     program = tmp_path / "withheld.py"
     program.write_text(
         "import sys; sys.argv[0] = 'train.py'\n"
-        "import train; from minirl.command_line import load; from minirl.rollout.vllm import VllmEngine\n"
+        "import train; from minirl.config.command_line import load; from minirl.rollout.vllm import VllmEngine\n"
         "first = VllmEngine.sync\n"
         "def once(self, policy):\n"
         "    if policy.version == 0: first(self, policy)\n"

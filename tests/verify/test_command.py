@@ -56,7 +56,7 @@ def test_json_holds_a_verdict_for_every_row(tmp_path, capsys):
 
 
 def test_mathematics_rows(tmp_path, capsys):
-    pytest.importorskip("minirl.verify.math", reason="the mathematics verifier is not here")
+    pytest.importorskip("minirl.verify.math.verifier", reason="the mathematics verifier is not here")
     rows = [
         {"gold": "1/2", "pred": "0.5", "expected": True},
         {"gold": "1/2", "pred": "1/3", "expected": False},

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from minirl.tasks import Problem
-from minirl.verify import ERROR, RIGHT, WRONG, Verdict, VerifierError, load_verifier
-from minirl.verify.pool import VerifierPool
-from minirl.verify.rewards import as_verdict, combine, reward_of
+from minirl.verify.pool.pool import VerifierPool
+from minirl.verify.registry import combine, load_verifier
+from minirl.verify.rewards import as_verdict, reward_of
+from minirl.verify.types import ERROR, RIGHT, WRONG, Problem, Verdict, VerifierError
 
 SOURCE = """
 from dataclasses import dataclass

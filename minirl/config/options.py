@@ -1,0 +1,293 @@
+"""Every option of a run, its default and its meaning: one tree of dataclasses.
+
+command_line.py fills it, checks.py says which values cannot work. `None` in the `algorithm` section means "as the estimator's
+recipe says".
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+from minirl import advantages
+from minirl.advantages import option
+
+EMBEDDED = "embedded"
+AGGREGATIONS = ("token-mean", "sequence-mean", "constant")
+KL_ESTIMATORS = ("k1", "k2", "k3")
+CORRECTIONS = ("none", "truncate", "mask")
+
+
+def items(default: list | dict, text: str) -> Any:
+    """An option whose default is a list or a mapping."""
+    return field(default_factory=lambda: type(default)(default), metadata={"help": text})
+
+
+@dataclass
+class ModelConfig:
+    path: str = option(EMBEDDED, "Hugging Face folder or Hub name; 'embedded' is the tiny model that comes with the package")
+    revision: str | None = option(None, "Hub revision of the model")
+    dtype: str = option("float32", "compute precision; the master weights are always float32", choices=("float32", "bfloat16"))
+    attention: str = option(
+        "packed",
+        "packed: sequences end to end, no padding; or a transformers attention implementation over padded rows: sdpa, eager, "
+        "flash_attention_2 ...",
+    )
+    compile: bool = option(True, "on a GPU, compile what makes log-probs of logits")
+    compile_layers: bool = option(False, "compile the layers for the update; not under ZeRO-3")
+    gradient_checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, more time")
+
+
+@dataclass
+class DataConfig:
+    task: str = option(
+        "arithmetic",
+        "arithmetic and fewshot generate problems, dataset reads them",
+        choices=("arithmetic", "fewshot", "dataset"),
+    )
+    train: str = option("", "task=dataset: .jsonl or .parquet file, or Hub name")
+    test: str = option("", "task=dataset: held-out problems, same forms; empty: test_size problems are taken out of train")
+    subset: str | None = option(None, "Hub configuration name, such as main")
+    train_split: str = option("train", "split of a Hub data set to train on")
+    test_split: str = option("test", "split of a Hub data set to evaluate on")
+    test_size: int = option(128, "problems held out of train when test is empty", minimum=1)
+    prompt_column: str = option("problem", "column with the problem's text, or a list of messages; a.b is key b of column a")
+    answer_column: str = option("answer", "column with the gold answer; empty for data that only facts decide (code)")
+    answer_pattern: str | None = option(None, "regular expression; its first group is the gold answer inside the answer column")
+    fact_columns: list[str] = items(
+        [], "further columns that the verifier needs, such as tests or entry_point; name=column renames"
+    )
+    template: str = option("{problem}", "the user's message; {problem} is replaced by the problem's text")
+    system: str | None = option(None, "system message before it")
+    chat: bool = option(True, "wrap the message in the tokenizer's chat template")
+    chat_arguments: dict[str, Any] = items({}, "arguments of the chat template, such as {enable_thinking: false}")
+    max_prompt_tokens: int = option(2048, "longer prompts are dropped and counted", minimum=1)
+
+
+@dataclass
+class VerifierConfig:
+    name: str = option("math", "math, code, or file.py:function for a reward of your own")
+    grader: str = option(
+        "exact",
+        "name=math: what makes two answers equal; mathruler is the paper's",
+        choices=("exact", "mathruler", "math_verify"),
+    )
+    answer: str = option(
+        "boxed", "name=math: the answer is the last \\boxed{} or the whole response", choices=("boxed", "whole")
+    )
+    workers: int = option(1, "verifier processes a rank", minimum=1)
+    timeout: float = option(5.0, "seconds a response may take to verify")
+
+    memory_mb: int = option(2048, "name=code: address space of a program", minimum=64)
+    rewards: list[Any] = items(
+        [], "more rewards, added to it: [[file.py:function, weight], ...]; it alone decides right and wrong"
+    )
+
+    def pool(self) -> tuple[str, dict[str, Any]]:
+        """The name and the options that VerifierPool takes."""
+        options: dict[str, Any] = {}
+        if self.name == "math":
+            options = {"grader": self.grader, "answer": self.answer}
+        elif self.name == "code":
+            options = {"timeout": self.timeout, "memory_mb": self.memory_mb}
+        if not self.rewards:
+            return self.name, options
+        return "combine", {"rewards": [[self.name, 1.0, options], *self.rewards]}
+
+
+@dataclass
+class VllmConfig:
+    tensor_parallel: int = option(1, "ranks that hold one copy of the model together; divides the number of ranks", minimum=1)
+    gpu_memory_utilization: float = option(0.4, "share of the GPU's memory for the engine's weights and KV cache")
+    sleep: bool = option(True, "give that memory to the trainer during updates, where the platform can")
+    enforce_eager: bool = option(False, "no CUDA graphs: a faster start, slower sampling")
+
+
+@dataclass
+class RolloutConfig:
+    engine: str = option("transformers", "what samples", choices=("transformers", "vllm"))
+    prompts: int = option(32, "groups in one training batch, over all ranks", minimum=1)
+    samples: int = option(10, "responses to each prompt: the group size", minimum=1)
+    temperature: float = option(1.0, "sampling temperature; log-probs are those of the tempered distribution")
+    max_response_tokens: int = option(12, "a response is cut there and marked truncated", minimum=1)
+    stop: list[str] = items(
+        [], "end a response at any token whose text contains one of these, besides the model's own stop tokens"
+    )
+    max_sequences: int = option(512, "sequences that the engine decodes at once, a rank", minimum=1)
+    oversample: float = option(
+        1.0, "dynamic sampling: prompts of the first generation batch, as a multiple of prompts", minimum=1
+    )
+    abort_longest: float = option(
+        0.0,
+        "draw so many more prompts that this share of their groups, at most 0.5, can be given up once each engine has finished "
+        "its others: faster, but biased towards short answers (docs/algorithms.md)",
+        minimum=0,
+    )
+    max_generation_batches: int = option(20, "dynamic sampling: generation batches before giving up on a full batch", minimum=1)
+    when_exhausted: str = option(
+        "smaller", "then: train on the smaller batch, or end the run with an error", choices=("smaller", "error")
+    )
+    max_empty_steps: int = option(
+        25, "end the run after so many batches in a row in which no group has rewards that differ; 0: never", minimum=0
+    )
+    gap_warn: float = option(0.05, "warn when sampler and trainer log-probs differ by more on average, nats", minimum=0)
+    gap_stop: float = option(0.5, "end the run when they do", minimum=0)
+    vllm: VllmConfig = field(default_factory=VllmConfig)
+    carry_over: bool = option(False, "keep surplus groups, at most half a batch, for the next batch instead of dropping them")
+
+    def draws(self, groups: int) -> int:
+        """Prompts to draw so that `groups` are left when the share `abort_longest` of them is given up."""
+        return math.ceil(groups / (1 - self.abort_longest) - 1e-9)  # 21 / 0.7 is 30.000000000000004
+
+
+@dataclass
+class AlgorithmConfig:
+    estimator: str = option("dapo+edas", f"{', '.join(advantages.PAPER)}, or another sum of their parts")
+    mini_batch_prompts: int = option(16, "groups in one optimizer step; divides rollout.prompts", minimum=1)
+    epochs: int = option(1, "passes over each rollout batch", minimum=1)
+    dynamic_sampling: bool | None = option(None, "sample until every group of the batch has right and wrong responses")
+    clip_low: float | None = option(None, "ratio clipped below 1 - clip_low", minimum=0)
+    clip_high: float | None = option(None, "ratio clipped above 1 + clip_high", minimum=0)
+    dual_clip: float | None = option(3.0, "bound on the loss of negative advantages; null turns it off")
+    aggregation: str | None = option(
+        None, "how token losses are averaged; constant divides by max_response_tokens", choices=AGGREGATIONS
+    )
+    old_log_probs: str = option(
+        "trainer", "whose log-probs the ratio starts from; the trainer recomputes them", choices=("trainer", "sampler")
+    )
+    correction: str = option("none", "importance weights for the gap between sampler and trainer", choices=CORRECTIONS)
+    correction_low: float = option(0.5, "correction=mask: ratios below count 0")
+    correction_high: float = option(2.0, "correction=truncate: cap of the ratio; mask: ratios above count 0")
+    kl_coefficient: float = option(0.0, "weight of the KL to the starting model; 0 loads no reference model", minimum=0)
+    kl_estimator: str = option("k3", "how that KL is estimated", choices=KL_ESTIMATORS)
+    entropy_coefficient: float = option(0.0, "weight of an entropy bonus", minimum=0)
+    overlong_buffer: int = option(0, "tokens before the limit over which DAPO's soft penalty grows to -1; 0 is off", minimum=0)
+    mask_truncated: bool = option(False, "leave truncated responses out of the loss; they stay in the group's statistics")
+
+    @property
+    def recipe(self) -> advantages.Recipe:
+        """The values that are the estimator's unless the config says otherwise; `load` has filled them in."""
+        values = (self.dynamic_sampling, self.clip_low, self.clip_high, self.aggregation)
+        if None in values:
+            raise ValueError(f"an algorithm section that was not resolved: {values}")
+        return advantages.Recipe(*values)  # type: ignore[arg-type]
+
+
+@dataclass
+class OptimizerConfig:
+    lr: float = option(3e-4, "AdamW learning rate", minimum=0)
+    betas: list[float] = items([0.9, 0.999], "AdamW betas")
+    weight_decay: float = option(0.01, "AdamW weight decay", minimum=0)
+    max_grad_norm: float = option(1.0, "gradient clipping")
+    schedule: str = option(
+        "constant",
+        "of the learning rate; linear and cosine fall towards 0 at run.steps",
+        choices=("constant", "linear", "cosine"),
+    )
+    warmup_steps: int = option(10, "steps of linear warm-up, in run.steps", minimum=0)
+    max_nonfinite: int = option(
+        10, "end the run after so many steps in a row whose loss or gradient was not finite; each of them is skipped", minimum=1
+    )
+    micro_batch_tokens: int = option(
+        16384, "tokens of one forward and backward pass, a rank; where rows are padded, padding included", minimum=1
+    )
+
+
+@dataclass
+class EvalConfig:
+    every: int = option(50, "evaluate every so many steps; 0: only before and after", minimum=0)
+    problems: int = option(256, "held-out problems evaluated before and after", minimum=1)
+    samples: int = option(16, "responses to each", minimum=1)
+    k: int = option(8, "the k of pass@k, at most samples", minimum=1)
+    during_problems: int = option(128, "held-out problems evaluated during the run", minimum=1)
+    temperature: float = option(1.0, "sampling temperature; 0 is greedy", minimum=0)
+    top_p: float = option(1.0, "nucleus sampling")
+    top_k: int = option(0, "0 is off", minimum=0)
+    max_response_tokens: int | None = option(None, "as in training when null", minimum=1)
+
+
+@dataclass
+class RunConfig:
+    dir: str | None = option(None, "run folder; --run-dir DIR is the same")
+    resume: str = option(
+        "auto",
+        "a run folder that exists: auto goes on from its newest checkpoint, never refuses it, a checkpoint goes on from "
+        "there; --resume is the same",
+    )
+    seed: int = option(0, "the one seed that every random choice flows from", minimum=0)
+    deterministic: bool = option(False, "only kernels that give the same bits each time: slower on a GPU (docs/determinism.md)")
+    steps: int = option(250, "rollout batches", minimum=1)
+    epochs: float | None = option(None, "end earlier, after so many passes over the data", minimum=0)
+    save_rollouts: int = option(2, "groups of each step written to rollouts/ for reading", minimum=0)
+    save_every: int = option(10, "steps between checkpoints; 0: only at the end, when stopped, and of the best", minimum=0)
+    keep: int = option(2, "newest checkpoints kept, besides the best by held-out pass@1 during the run", minimum=1)
+    save_batches: int = option(
+        2,
+        "newest whole batches kept for --replay, besides those right after a checkpoint; 0: only one that ended the run",
+        minimum=0,
+    )
+    save_in_background: bool = option(False, "write a checkpoint while the next batch is sampled; takes host memory for a copy")
+    on_save_error: str = option("continue", "when a checkpoint cannot be written", choices=("continue", "stop"))
+    stop_after: str | None = option(
+        None, "save and end after the step that this time falls into, such as 2h50m; --stop-after is the same"
+    )
+
+
+@dataclass
+class PlanConfig:
+    gpus: int = option(8, "--dry-run: ranks of the run", minimum=1)
+    gpu_gib: float = option(141.0, "--dry-run: memory of a GPU", minimum=1)
+    zero: int | None = option(3, "--dry-run: ZeRO stage; null is DDP", minimum=0)
+
+
+# One sub-section a registered estimator, made of its `option` fields.
+StrategyConfig: Any = dataclasses.make_dataclass(
+    "StrategyConfig",
+    [(name, cls, field(default_factory=cls)) for name, cls in (advantages.BASES | advantages.WRAPPERS).items()],
+)
+
+
+@dataclass
+class Config:
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    verifier: VerifierConfig = field(default_factory=VerifierConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    strategy: StrategyConfig = field(default_factory=StrategyConfig)  # type: ignore[valid-type]
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+    plan: PlanConfig = field(default_factory=PlanConfig)
+    dry_run: bool = False
+    replay: str | None = None
+
+    def build_strategy(self) -> advantages.Strategy:
+        """The advantage estimator that `algorithm.estimator` names, with the options of `strategy`."""
+        return advantages.build(self.algorithm.estimator, self.strategy)
+
+
+def every_option(node: Any = None, path: str = "") -> list[tuple[str, Any, Mapping[str, Any]]]:
+    """(key, value, {"help": meaning, limits}) of every option below `node`, a config (the defaults if None), in order."""
+    node = Config() if node is None else node
+    rows: list[tuple[str, Any, Mapping[str, Any]]] = []
+    for f in fields(node):
+        value = getattr(node, f.name)
+        if "help" in f.metadata:
+            rows.append((path + f.name, value, f.metadata))
+        elif is_dataclass(value) and f.name != "base":
+            rows += every_option(value, f"{path}{f.name}.")
+    return rows
+
+
+def as_tree(config: Config) -> dict[str, Any]:
+    """The config as nested plain values, ready for YAML; `load` reads it back to the same config."""
+    tree: dict[str, Any] = {}
+    for key, value, _ in every_option(config):
+        node = tree
+        *sections, leaf = key.split(".")
+        for section in sections:
+            node = node.setdefault(section, {})
+        node[leaf] = value
+    return tree

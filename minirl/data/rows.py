@@ -1,0 +1,102 @@
+"""Rows of a .jsonl or .parquet file or of a Hub data set, and the values of their columns."""
+
+import codecs
+import json
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from minirl.utils.errors import ConfigError
+
+
+def read_rows(source: str, subset: str | None, split: str, revision: str | None = None) -> Sequence[dict[str, Any] | None]:
+    """The rows of a .jsonl or .parquet file, or of a Hub data set; None for an empty line."""
+    path = Path(source)
+    if path.suffix in (".jsonl", ".parquet"):
+        if not path.is_file():
+            raise ConfigError(f"there is no data file {source}")
+        if path.suffix == ".parquet":
+            import pyarrow.parquet
+
+            try:
+                return pyarrow.parquet.read_table(path).to_pylist()
+            except (OSError, pyarrow.ArrowException, UnicodeDecodeError) as error:
+                raise ConfigError(f"{source} is not a readable parquet file: {error}") from None
+        return read_jsonl(path)
+    from datasets import load_dataset
+
+    try:
+        return list(load_dataset(source, subset, split=split, revision=revision))
+    except Exception as error:  # noqa: BLE001 - the library raises a dozen kinds for a missing or unreachable data set
+        raise ConfigError(
+            f"cannot load {source!r} (subset {subset}, split {split}) from the Hub: {type(error).__name__}: "
+            f"{' '.join(str(error).split())[:300]}; a local file must end in .jsonl or .parquet"
+        ) from None
+
+
+def read_jsonl(path: Path, columns: Sequence[str] = ()) -> list[dict[str, Any] | None]:
+    """The objects of a JSONL file, None for an empty line; a line that is not one, or lacks one of `columns`, is named."""
+    rows: list[dict[str, Any] | None] = []
+    try:
+        lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n")
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            rows.append(None)
+            continue
+        try:
+            row = json.loads(line.decode("utf-8"), object_pairs_hook=once)
+        except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+            cut = number == len(lines) and ": the file seems to be cut off there"
+            raise ConfigError(f"{path}, line {number} is not JSON ({error}){cut or ''}: mend or remove it") from None
+        if not isinstance(row, dict):
+            raise ConfigError(f"{path}, line {number} is a JSON {type(row).__name__}, not an object")
+        if missing := [column for column in columns if column not in row]:
+            raise ConfigError(f"{path}, line {number}: lacks the columns {', '.join(missing)}")
+        rows.append(row)
+    return rows
+
+
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; ValueError when a key stands in it twice, of which one would be lost."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for i, (key, _) in enumerate(pairs) if key in dict(pairs[:i]))
+        raise ValueError(f"key {twice!r} stands in it twice")
+    return found
+
+
+def cell(row: dict[str, Any], column: str) -> Any:
+    """A column's value; "a.b" is key b of column a. None when it is not there."""
+    value: Any = row
+    for key in column.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return row.get(column, value)
+
+
+def said(prompt: Any) -> Any:
+    """The last user message of a list of messages (verl's format); anything else as it is."""
+    if isinstance(prompt, list) and all(isinstance(m, dict) for m in prompt):
+        return next((m.get("content") for m in reversed(prompt) if m.get("role") == "user"), None)
+    return prompt
+
+
+def text_of(value: Any, column: str, source: str, row: int) -> str:
+    """A text or a number as text; ConfigError for anything else, and for characters that are no text."""
+    if not isinstance(value, str | int | float):
+        raise ConfigError(
+            f"{source}, row {row}: column {column!r} holds a {type(value).__name__}, not a text: name the part that is one, "
+            f"as in {column}.key"
+        )
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{source}, row {row}: column {column!r} holds {value}, which is no number: mend or remove the row")
+    text = str(value)
+    if odd := re.search("[\0\ud800-\udfff]", text):
+        raise ConfigError(
+            f"{source}, row {row}: column {column!r} has the character {odd[0]!r} at place {odd.start() + 1}, not text: "
+            "mend or remove the row"
+        )
+    return text

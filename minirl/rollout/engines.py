@@ -1,0 +1,37 @@
+"""The engine that a config names, and the tokens at which it ends a response."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from minirl.rollout.types import Engine
+
+
+def stop_ids(tokenizer: Any, generation_config: Any, stop: Sequence[str]) -> list[int]:
+    """Token ids that end a response: the tokenizer's and the model's end tokens, the special token with which the chat template
+    closes a turn, and every token whose text contains a text of `stop`."""
+    ends = generation_config.eos_token_id if generation_config is not None else None
+    ids = {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])} - {None}
+    if tokenizer.chat_template:
+        turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "the answer"}]
+        closing = tokenizer.apply_chat_template(turns, tokenize=False).rpartition("the answer")[2]
+        after = tokenizer(closing, add_special_tokens=False)["input_ids"][:1]
+        # A base model's own end token is often another one than its template's (Qwen3-4B-Base: <|endoftext|>, <|im_end|>).
+        ids |= {i for i in after if i in tokenizer.added_tokens_decoder and tokenizer.added_tokens_decoder[i].special}
+    if stop:
+        texts = tokenizer.batch_decode([[i] for i in range(len(tokenizer))])
+        ids |= {i for i, text in enumerate(texts) if any(s in text for s in stop)}
+    return sorted(ids)
+
+
+def build_engine(config: Any, policy: Any, tokenizer: Any, longest_prompt: int) -> Engine:
+    """The engine that `rollout.engine` names, holding the policy's weights."""
+    ends = stop_ids(tokenizer, policy.model.generation_config, config.rollout.stop)
+    if config.rollout.engine == "vllm":
+        from minirl.rollout.vllm import VllmEngine
+
+        return VllmEngine(config, policy, ends, longest_prompt)
+    from minirl.rollout.hf import TransformersEngine
+
+    engine = TransformersEngine(policy.model, ends, 0, policy.vocabulary, config.rollout.max_sequences, policy.autocast)
+    engine.sync(policy)
+    return engine

@@ -1,0 +1,234 @@
+"""The engine without vLLM: transformers with a KV cache, in batches, on the trainer's own weights. For CPUs and debugging.
+
+It samples by inverting the cumulative distribution with one uniform number a (prompt seed, sample, position). So a response
+does not depend on which others share its batch or on how many ranks there are, up to floating-point ties.
+"""
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+from minirl.rollout.types import LENGTH, STOP, Sample, Sampling
+from minirl.utils.errors import RunError
+from minirl.utils.memory import is_out_of_memory
+
+ROOM = 256  # response tokens that a cache has room for before it is copied into one of twice the size
+
+
+class GrowingLayer(DynamicLayer):
+    """A cache layer with room to spare: a token is written into its place; transformers' own copies all those before it."""
+
+    def __init__(self, room: int) -> None:
+        """room: tokens to begin with."""
+        super().__init__()
+        self.room, self.length = room, 0
+
+    def update(self, key_states: Tensor, value_states: Tensor, *arguments: Any, **more: Any) -> tuple[Tensor, Tensor]:
+        """float[rows, G, tokens so far, D] keys and values, with the new ones added."""
+        start, end = self.length, self.length + key_states.shape[-2]
+        if not self.is_initialized or end > self.room:
+            self.room = max(end, 2 * self.room if self.is_initialized else self.room)
+            old = self._written(start) if self.is_initialized else ()
+            self.buffers = [x.new_empty(*x.shape[:2], self.room, x.shape[3]) for x in (key_states, value_states)]
+            for buffer, kept in zip(self.buffers, old, strict=False):
+                buffer[..., :start, :] = kept
+            self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
+        for buffer, new in zip(self.buffers, (key_states, value_states), strict=True):
+            buffer[..., start:end, :] = new
+        return self._written(end)
+
+    def _written(self, length: int) -> tuple[Tensor, Tensor]:
+        keys, values = (buffer[..., :length, :] for buffer in self.buffers)
+        self.length, self.keys, self.values = length, keys, values  # the last two are what transformers looks at
+        return keys, values
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Each row `repeats` times."""
+        self.buffers = [buffer.repeat_interleave(repeats, 0) for buffer in self.buffers]
+        self._written(self.length)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """The rows int[R] only."""
+        self.buffers = [buffer.index_select(0, indices) for buffer in self.buffers]
+        self._written(self.length)
+
+
+class TransformersEngine:
+    """Samples from `model`, a transformers causal language model, which it shares with the trainer: no weights to push.
+
+    stop_ids: token ids that end a response; pad_id: any id, never seen by the model's attention; vocabulary: ids from there on
+    belong to no token (padded embeddings) and are never sampled; max_sequences: rows decoded at once; autocast: makes the
+    context in which the trainer runs the model, so that both compute in the same precision.
+    """
+
+    def __init__(
+        self, model: Any, stop_ids: Sequence[int], pad_id: int, vocabulary: int, max_sequences: int,
+        autocast: Callable[[], Any] = contextlib.nullcontext,
+    ) -> None:  # fmt: skip
+        self.model, self.pad_id, self.vocabulary, self.max_sequences = model, pad_id, vocabulary, max_sequences
+        self.autocast = autocast
+        self.stop_ids = torch.tensor(sorted(stop_ids))
+        # Its name from transformers 5.24 on, and the one before.
+        self.cache = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+        self.version, self.ranks_per_engine = 0, 1
+        self.progress: Callable[[int], None] = lambda tokens: None
+
+    def sync(self, policy: Any) -> None:
+        """The weights are the policy's own: only its version is new."""
+        self.version = policy.version
+
+    def sleep(self) -> None:
+        """Nothing to give up."""
+
+    def generate(
+        self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[int], keep: int | None = None
+    ) -> Iterator[tuple[int, list[Sample]]]:
+        """See `Engine.generate`. Prompts of like length share a batch; a batch's groups come when all of it is finished.
+
+        Each batch keeps its share of `keep`: those after the first are not later because they are longer.
+        """
+        self.model.eval()
+        order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
+        width = max(1, self.max_sequences // sampling.samples)
+        for start in range(0, len(order), width):
+            batch = sorted(order[start : start + width])
+            share = len(batch)
+            if keep is not None:
+                share = (start + len(batch)) * keep // len(order) - start * keep // len(order)
+            try:
+                groups = self._batch([prompts[i] for i in batch], sampling, [seeds[i] for i in batch], share)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                fewer = f"set rollout.max_sequences={len(batch) // 2 * sampling.samples}"
+                if len(batch) == 1:
+                    fewer = "lower rollout.samples or rollout.max_response_tokens"
+                raise RunError(
+                    f"out of memory while sampling {len(batch) * sampling.samples} sequences at once: "
+                    f"{' '.join(str(error).split())[:200]}; {fewer}"
+                ) from error
+            yield from ((batch[place], samples) for place, samples in groups)
+
+    @torch.no_grad()
+    def _batch(
+        self, prompts: list[list[int]], sampling: Sampling, seeds: list[int], wanted: int
+    ) -> list[tuple[int, list[Sample]]]:
+        """(place in `prompts`, samples) of the `wanted` groups that finish first."""
+        if not wanted:
+            return []
+        device, n = self.model.device, sampling.samples
+        stop_ids = self.stop_ids.to(device)
+        longest = max(map(len, prompts))
+        ids = torch.tensor([[self.pad_id] * (longest - len(p)) + p for p in prompts], device=device)
+        mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=device)
+        cache = DynamicCache(config=self.model.config)
+        room = longest + min(sampling.max_tokens, ROOM)
+        cache.layers = [GrowingLayer(room) if type(layer) is DynamicLayer else layer for layer in cache.layers]
+        # The prompt is run once and its cache copied to the n samples.
+        logits = self._forward(ids, mask, (mask.cumsum(-1) - 1).clamp(min=0), cache).repeat_interleave(n, 0)
+        cache.batch_repeat_interleave(n)
+        mask = mask.repeat_interleave(n, 0)
+        position = mask.sum(-1, keepdim=True)
+
+        rows = len(prompts) * n
+        uniform = torch.from_numpy(uniforms(seeds, n, sampling.max_tokens)).to(device)
+        tokens = torch.full((rows, sampling.max_tokens), self.pad_id, device=device)
+        log_probs = torch.zeros(rows, sampling.max_tokens, device=device)
+        lengths = self.limits(rows, sampling).to(device)
+        alive = torch.arange(rows, device=device)  # row of each sequence still in the batch
+        done = torch.zeros(rows, dtype=torch.bool, device=device)
+        for t in range(sampling.max_tokens):
+            token, log_prob = draw(logits, uniform[alive, t], sampling)
+            open_rows = alive[~done]
+            tokens[open_rows, t], log_probs[open_rows, t] = token[~done], log_prob[~done]
+            self.progress(len(open_rows))
+            ended = ~done & torch.isin(token, stop_ids)
+            lengths[alive[ended]] = t + 1
+            done |= ended | (t + 1 >= lengths[alive])
+            ends = lengths.view(-1, n).amax(1)  # of groups still open: their limit
+            if (ends <= t + 1).sum() >= wanted:
+                break
+            if done.float().mean() > 0.25:  # copying the cache costs about as much as decoding a few dead rows
+                keep = (~done).nonzero()[:, 0]
+                cache.batch_select_indices(keep)
+                alive, token, mask, position, done = alive[keep], token[keep], mask[keep], position[keep], done[keep]
+            mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
+            logits = self._forward(token[:, None], mask, position, cache)
+            position = position + 1
+
+        first = sorted(range(len(prompts)), key=ends.tolist().__getitem__)[:wanted]
+        stopped = torch.isin(tokens.gather(1, lengths[:, None] - 1)[:, 0], stop_ids).tolist()
+        ids_out, log_probs_out = tokens.cpu().numpy().astype(np.int32), log_probs.cpu().numpy().astype(np.float32)
+        samples = [
+            Sample(ids_out[i, :length].copy(), log_probs_out[i, :length].copy(), STOP if stopped[i] else LENGTH)
+            for i, length in enumerate(lengths.tolist())
+        ]
+        return [(place, samples[place * n : place * n + n]) for place in first]
+
+    def limits(self, rows: int, sampling: Sampling) -> Tensor:
+        """int[rows]: tokens after which each row is cut."""
+        return torch.full((rows,), sampling.max_tokens)
+
+    def _forward(self, ids: Tensor, mask: Tensor, position: Tensor, cache: Any) -> Tensor:
+        """float[rows, V] logits of the last position."""
+        with self.autocast():
+            out = self.model(
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=position,
+                **{self.cache: cache},
+                use_cache=True,
+                logits_to_keep=1,
+            )
+        return out.logits[:, -1, : self.vocabulary].float()
+
+
+def uniforms(seeds: Sequence[int], samples: int, tokens: int) -> np.ndarray:
+    """float64[len(seeds) * samples, tokens] in [0, 1): row (i, j) depends on (seeds[i], j) only."""
+    bits = np.random.Philox(key=0)
+    generator, state = np.random.Generator(bits), bits.state
+    numbers = np.empty((len(seeds) * samples, tokens))
+    for row, (seed, j) in enumerate(product(seeds, range(samples))):
+        # The state of a fresh Philox(key=[seed, j]), which would ask the system for entropy to no purpose.
+        state["state"]["key"] = np.array([seed, j], dtype=np.uint64)
+        bits.state = state
+        generator.random(out=numbers[row])
+    return numbers
+
+
+def draw(logits: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """(int[rows] tokens, float[rows] their log-probs in nats under the distribution drawn from), from float[rows, V] logits.
+
+    uniform: float64[rows] in [0, 1). Greedy tokens have log-prob 0: their distribution is one point.
+    """
+    if sampling.temperature == 0:
+        return logits.argmax(-1), logits.new_zeros(len(logits))
+    log_probs = (logits / sampling.temperature).log_softmax(-1)
+    if sampling.top_k or sampling.top_p < 1:
+        log_probs = truncate(log_probs, sampling.top_k, sampling.top_p)
+    cumulative = log_probs.double().exp().cumsum(-1)
+    # Scaled by the total, so that rounding can never push the draw past the last token with any probability.
+    token = torch.searchsorted(cumulative, (uniform * cumulative[:, -1])[:, None], right=True)[:, 0]
+    token = token.clamp(max=logits.shape[-1] - 1)
+    return token, log_probs.gather(-1, token[:, None])[:, 0]
+
+
+def truncate(log_probs: Tensor, top_k: int, top_p: float) -> Tensor:
+    """float[rows, V], renormalised: the top_k likeliest (0: all), then the fewest that reach probability top_p together."""
+    ordered, index = log_probs.sort(-1, descending=True)
+    drop = torch.zeros_like(ordered, dtype=torch.bool)
+    if top_k:
+        drop[:, top_k:] = True
+    if top_p < 1:
+        kept = ordered.masked_fill(drop, -torch.inf).softmax(-1)
+        drop |= kept.cumsum(-1) - kept >= top_p  # a token goes when those before it already reach top_p
+    kept = ordered.masked_fill(drop, -torch.inf).log_softmax(-1)
+    return torch.empty_like(kept).scatter(-1, index, kept)

@@ -1,0 +1,343 @@
+"""Checkpoints: RUN/checkpoints/stepNNNNNN holds all that a run needs to go on as if it had never stopped.
+
+    state.json            where the run is: see `State`; and what it was started with: see `fingerprint`
+    surplus.npz           groups carried over to the next batch
+    rankNNN.safetensors   this rank's slices of the float32 weights and AdamW's state (minirl/shards.py)
+    rankNNN.json          this rank's random generators
+    manifest.json         what makes it valid (minirl/manifest.py)
+
+Older ones are removed only when a new one is valid. All ranks must see the same run folder.
+"""
+
+import concurrent.futures
+import hashlib
+import json
+import random
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from minirl.config.options import Config, VerifierConfig
+from minirl.data.prompts import Prompt
+from minirl.policy.policy import Policy
+from minirl.rollout import records
+from minirl.rollout.types import Rollout
+from minirl.run import shards
+from minirl.run.manifest import MANIFEST, damage, flush, name_of, publish, recover, steps_of, write
+from minirl.utils.console import discard, must_write, say
+from minirl.utils.distributed import Ranks
+from minirl.utils.errors import ConfigError, RunError
+from minirl.verify.rewards import reward_file
+
+COSTS = ("checkpoint/seconds", "checkpoint/bytes")
+ORIGIN = "the starting model's weights"
+
+
+@dataclass
+class State:
+    """A run between two steps. step: the last one done; position: prompts drawn; version: of the policy; evaluations: (step,
+    result) of each; seconds: of all its processes; metrics_bytes: length of metrics.jsonl; surplus: groups carried over;
+    nonfinite, empty: optimizer steps and batches in a row, up to here, that taught nothing."""
+
+    step: int = 0
+    position: int = 0
+    version: int = 0
+    evaluations: list[tuple[int, dict[str, float]]] = field(default_factory=list)
+    seconds: float = 0.0
+    metrics_bytes: int = 0
+    surplus: list[list[Rollout]] = field(default_factory=list)
+    nonfinite: int = 0
+    empty: int = 0
+
+    @property
+    def best(self) -> int | None:
+        """The step whose evaluation during the run had the best pass@1, the first of equals."""
+        during = [(result["pass@1"], -step) for step, result in self.evaluations if step]
+        return -max(during)[1] if during else None
+
+
+def fingerprint(
+    prompts: Sequence[Prompt], test: Sequence[Prompt], tokenizer: Any, model_config: Any, verifier: VerifierConfig
+) -> dict[str, str]:
+    """What a resumed run must find unchanged, by name; SHA-256. The weights come later: see `weights_digest`."""
+
+    def digest(items: Any) -> str:
+        total = hashlib.sha256()
+        for item in items:
+            total.update(repr(item).encode("utf-8", "surrogatepass"))
+        return total.hexdigest()
+
+    def content(prompts: Sequence[Prompt]) -> Any:
+        return ((p.text, p.ids, p.problem.answer, sorted(p.problem.facts.items())) for p in prompts)
+
+    names = [verifier.name, *(str(reward[0]) for reward in verifier.rewards)]
+    rewards = [file.read_bytes() for name in names if (file := reward_file(name))]
+    sizes = {k: v for k, v in model_config.to_dict().items() if k not in ("_name_or_path", "transformers_version", "dtype")}
+    return {
+        "training problems": digest(content(prompts)),
+        "held-out problems": digest(content(test)),
+        "tokenizer": digest([sorted(tokenizer.get_vocab().items()), tokenizer.chat_template, tokenizer.all_special_ids]),
+        "model's config": digest([json.dumps(sizes, sort_keys=True, default=str)]),
+        "reward file": digest(rewards),
+    }
+
+
+def weights_digest(policy: Policy) -> str:
+    """SHA-256 of the weights, rounded to bfloat16: the same whatever file they are from and however they are sharded. Every
+    rank calls it."""
+    total = hashlib.sha256()
+    for bucket in policy.weights():
+        for name, tensor in bucket if policy.ranks.main else []:
+            total.update(name.encode())
+            total.update(tensor.detach().to(torch.bfloat16).cpu().reshape(-1).view(torch.uint8).numpy().data)
+    return policy.ranks.gather([total.hexdigest()])[0]
+
+
+# ---- random generators -----------------------------------------------------------------------------------------------------
+
+
+def generators() -> dict[str, Any]:
+    """The state of every random generator of this process, as plain values."""
+    kind, keys, *rest = np.random.get_state(legacy=True)
+    return {
+        "python": random.getstate(),
+        "numpy": [kind, keys.tolist(), *rest],  # type: ignore[union-attr]
+        "torch": bytes(torch.get_rng_state().tolist()).hex(),
+        "device": [bytes(s.tolist()).hex() for s in torch.cuda.get_rng_state_all()] if torch.cuda.is_available() else [],
+    }
+
+
+def restore_generators(saved: dict[str, Any]) -> None:
+    """Sets the generators to what `generators` gave."""
+    version, values, following = saved["python"]
+    random.setstate((version, tuple(values), following))
+    kind, keys, *rest = saved["numpy"]
+    np.random.set_state((kind, np.array(keys, np.uint32), *rest))
+    torch.set_rng_state(torch.tensor(list(bytes.fromhex(saved["torch"])), dtype=torch.uint8))
+    for device, state in enumerate(saved["device"][: torch.cuda.device_count()]):
+        torch.cuda.set_rng_state(torch.tensor(list(bytes.fromhex(state)), dtype=torch.uint8), device)
+
+
+# ---- a run's checkpoints ---------------------------------------------------------------------------------------------------
+
+
+def restore(policy: Policy, folder: Path, version: int) -> None:
+    """Puts the weights and the optimizer state of a valid checkpoint into `policy`, which is then of that version."""
+    names = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
+    shards.unpack(policy, [folder / name for name in names if name.endswith(".safetensors")])
+    policy.version = version
+
+
+class Checkpoints:
+    """Finds, reads, writes and removes the checkpoints of one run. Every rank makes every call, at the same step."""
+
+    def __init__(self, config: Config, ranks: Ranks, folder: Path | None, marks: dict[str, str]) -> None:
+        """folder: the run's, given on the first rank; marks: see `fingerprint`."""
+        self.run, self.ranks, self.marks = config.run, ranks, marks
+        self.layout = f"{ranks.size} rank{'s' * (ranks.size > 1)}" + (
+            f" of ZeRO-{ranks.zero}" if ranks.zero is not None else ""
+        )
+        self.root = Path(ranks.gather([folder])[0] or ".") / "checkpoints"
+        self.found: Path | None = None
+        self.found_marks: dict[str, str] = {}
+        self.damaged: set[str] = set()  # names of checkpoints that were skipped
+        self.saved = 0  # the step that the newest valid one is of
+        self.error = ""  # why the last one could not be written
+        self.writer = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
+        self.pending: tuple[Path, State, concurrent.futures.Future] | None = None
+        self.costs = dict.fromkeys(COSTS, 0.0)
+
+    def newest(self) -> State:
+        """The state in the newest valid checkpoint, or in the one that `run.resume` names; a new state where there is none yet.
+
+        ConfigError when all are damaged, or when data, tokenizer, rewards or model's config are not those the run was started
+        with.
+        """
+        if self.ranks.main:
+            recover(self.root)
+        named = [Path(self.run.resume).resolve().name] if self.run.resume not in ("auto", "never") else None
+        names = named or self.ranks.gather([[folder.name for _, folder in steps_of(self.root)]])[0]
+        skipped, state = [], State()
+        for name in names:
+            if not (reason := self.damage(name)):
+                self.found = self.root / name
+                state = self.read(self.found)
+                break
+            skipped.append(f"{name}: {reason}")
+            self.damaged.add(name)
+        refusal = self.ranks.gather([self.refusal(state, skipped) if self.ranks.main else None])[0]
+        if refusal:
+            raise ConfigError(f"{refusal}; nothing was changed")
+        for text in skipped if self.ranks.main else []:
+            say(f"warning: a checkpoint is damaged and was skipped: {text}")
+        self.saved = state.step
+        return state
+
+    def damage(self, name: str) -> str | None:
+        """What is wrong with a checkpoint, None when nothing is; the same on all ranks, which share the reading."""
+        return self.ranks.first(damage(self.root / name, self.ranks.rank, self.ranks.size))
+
+    def read(self, folder: Path) -> State:
+        """The state in a valid checkpoint. ConfigError when what it was saved with has changed."""
+        saved = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        self.found_marks, layout = saved.pop("fingerprint"), saved.pop("layout")
+        self.check_marks()
+        if self.ranks.main:
+            say(f"going on after step {saved['step']}, from {folder}")
+            if layout != self.layout:
+                say(
+                    f"note: it was saved by {layout} and goes on with {self.layout}: data order, weights, optimizer state and "
+                    "seeds continue; sums over ranks are taken in another order, so later numbers differ by rounding"
+                )
+        saved["evaluations"] = [(step, result) for step, result in saved["evaluations"]]
+        return State(**saved, surplus=records.load(folder / "surplus.npz"))
+
+    def check_marks(self) -> None:
+        """ConfigError when something is not as the checkpoint that was found has it."""
+        if changed := [name for name, mark in self.marks.items() if self.found_marks.get(name) != mark]:
+            raise ConfigError(
+                f"{' and '.join(changed)} changed since {self.found} was saved: put back what the run was started with, or "
+                "start another run with another --run-dir; nothing was changed"
+            )
+
+    def refusal(self, state: State, skipped: list[str]) -> str | None:
+        """Why the run cannot go on from `state`; None when it can."""
+        remedy = "or start anew with another --run-dir"
+        if self.found is None and skipped:
+            return f"no checkpoint in {self.root} can be used ({'; '.join(skipped)}): name an older one with --resume, {remedy}"
+        metrics = self.root.parent / "metrics.jsonl"
+        lines = metrics.read_bytes() if metrics.exists() else b""
+        if self.found and (len(lines) < state.metrics_bytes or lines[: state.metrics_bytes].count(b"\n") != state.step):
+            return f"{metrics} does not hold the {state.step} steps before {self.found}: put it back as it was, {remedy}"
+        return None
+
+    def load(self, policy: Policy, state: State) -> None:
+        """Puts the weights, the optimizer state and the version of the checkpoint that was found into `policy`, and removes
+        what is later or unfinished. ConfigError when `policy` is another starting model than the run's."""
+        self.marks[ORIGIN] = weights_digest(policy)
+        if self.found is not None:
+            self.check_marks()
+            restore(policy, self.found, state.version)
+        if not self.ranks.main:
+            return
+        for step, folder in steps_of(self.root) if self.found else []:
+            if step > state.step and folder.name not in self.damaged:
+                with must_write(folder):
+                    shutil.rmtree(folder)
+                say(f"removed {folder}: the run goes on from {name_of(state.step)}")
+        for unfinished in self.root.glob("*.tmp"):
+            discard(unfinished)
+
+    def load_generators(self) -> None:
+        """Sets this rank's random generators, after whatever seeds them anew; a rank that did not exist keeps its own."""
+        if self.found is not None and (path := self.found / f"rank{self.ranks.rank:03}.json").exists():
+            restore_generators(json.loads(path.read_text(encoding="utf-8")))
+
+    def after_step(self, policy: Policy, state: State, now: bool) -> None:
+        """Saves when it is time, when this step is the best so far, or `now`; publishes what was written in the background."""
+        due = now or (self.run.save_every and state.step % self.run.save_every == 0) or state.best == state.step
+        if not due and self.pending is None:
+            return
+        begin = time.perf_counter()
+        self.settle(wait=due)
+        if due:
+            self.save(policy, state)
+        self.costs["checkpoint/seconds"] += time.perf_counter() - begin
+
+    def ensure(self, policy: Policy, state: State) -> None:
+        """Saves `state` unless a valid checkpoint of its step is there, or being written."""
+        self.settle()
+        if self.damage(name_of(state.step)):
+            self.save(policy, state)
+            self.settle()
+
+    def require(self, step: int) -> None:
+        """RunError when a run that was stopped after `step` cannot go on from there."""
+        if self.saved != step:
+            again = "the same command repeats the others" if self.saved else f"remove {self.root.parent} to begin again"
+            raise RunError(f"stopped after step {step}, but only step {self.saved} could be saved: {self.error}; {again}")
+
+    def save(self, policy: Policy, state: State) -> None:
+        """Copies everything to host memory and writes it, in the background if the run says so."""
+        rank = f"rank{self.ranks.rank:03}"
+        files = {f"{rank}.safetensors": shards.pack(policy), f"{rank}.json": json.dumps(generators()).encode()}
+        if self.ranks.main:
+            content = vars(state) | {"fingerprint": self.marks, "layout": self.layout}
+            content.pop("surplus")
+            files |= {"state.json": json.dumps(content).encode(), "surplus.npz": records.dumps(state.surplus)}
+        temporary = self.root / f"{name_of(state.step)}.tmp"
+        self.pending = (temporary, state, self.writer.submit(write, temporary, files))
+        if not self.run.save_in_background:
+            self.settle()
+
+    def settle(self, wait: bool = True) -> None:
+        """Publishes the checkpoint that is being written, once every rank has written its part.
+
+        wait: until they have. RunError when it failed and run.on_save_error=stop.
+        """
+        if self.pending is None:
+            return
+        temporary, state, writing = self.pending
+        if wait:
+            concurrent.futures.wait([writing])
+        if not all(self.ranks.gather([writing.done()])):
+            return
+        self.pending = None
+        error = writing.exception()
+        if error is not None and not isinstance(error, OSError):
+            raise error
+        parts = self.ranks.gather([({}, str(error)) if error else (writing.result(), "")])
+        entries = {name: entry for part, _ in parts for name, entry in part.items()}
+        errors = [text for _, text in parts if text]
+        if not errors:
+            self.costs["checkpoint/bytes"] += sum(length for length, _ in entries.values())
+            errors = [text for text in self.ranks.gather([self.publish(temporary, entries)]) if text]
+        if errors:
+            self.failed(temporary, errors[0])
+        else:
+            self.saved = state.step
+            self.prune(state)
+
+    def publish(self, temporary: Path, entries: dict[str, list[Any]]) -> str:
+        """On the first rank: makes the checkpoint a valid one; what went wrong, as text."""
+        if not self.ranks.main:
+            return ""
+        try:
+            flush(self.root.parent / "metrics.jsonl")  # the checkpoint speaks of its length
+            publish(temporary, entries)
+        except OSError as error:
+            return str(error)
+        return ""
+
+    def prune(self, state: State) -> None:
+        """On the first rank: removes damaged checkpoints, and old ones but the last and the best."""
+        self.damaged.discard(name_of(state.step))
+        if not self.ranks.main:
+            return
+        valid = [(step, folder) for step, folder in steps_of(self.root) if folder.name not in self.damaged]
+        old = [folder for step, folder in valid[self.run.keep :] if step != state.best]
+        for folder in (*old, *(self.root / name for name in sorted(self.damaged))):
+            discard(folder)
+        self.damaged.clear()
+
+    def failed(self, temporary: Path, error: str) -> None:
+        """Warns, or ends the run, as the config says."""
+        text = f"the checkpoint {temporary.with_suffix('').name} could not be written: {error}"
+        if self.ranks.main:
+            shutil.rmtree(temporary, ignore_errors=True)  # whatever of it can be: it is no checkpoint
+        self.error = error
+        if self.run.on_save_error == "stop":
+            raise RunError(f"{text}; mend that and start the same command again: the last good checkpoint is used")
+        if self.ranks.main:
+            say(f"warning: {text}; the last good checkpoint stays")
+
+    def take_costs(self) -> dict[str, float]:
+        """Seconds that steps waited for checkpoints and bytes written by all ranks, since the last call."""
+        taken, self.costs = self.costs, dict.fromkeys(COSTS, 0.0)
+        return taken

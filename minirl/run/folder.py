@@ -1,0 +1,161 @@
+"""Whose run folder it is: a new one, that of a run which goes on, or somebody else's, which is refused and left as it was."""
+
+import fcntl
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import yaml
+
+from minirl.config.command_line import load
+from minirl.config.options import Config, RunConfig, as_tree, every_option
+from minirl.run.manifest import MANIFEST
+from minirl.utils.console import replace_file, say
+from minirl.utils.distributed import is_main_process
+from minirl.utils.errors import ConfigError
+from minirl.verify.types import VerifierError
+
+# What may change when a run goes on. Data, tokenizer and model are recognised by their content, not by their paths.
+MAY_CHANGE = (
+    "run.dir", "run.resume", "run.steps", "run.epochs", "run.save_", "run.keep", "run.on_save_error", "run.stop_after", "plan.",
+    "eval.every", "verifier.workers", "rollout.gap_", "model.path", "model.revision", "data.train", "data.test",
+    "rollout.max_empty_steps", "optimizer.max_nonfinite",
+)  # fmt: skip
+# These too, but sums are then taken in another order.
+ROUNDING = (
+    "optimizer.micro_batch_tokens", "model.gradient_checkpointing", "model.attention", "rollout.max_sequences", "rollout.vllm.",
+    "run.deterministic", "model.compile",
+)  # fmt: skip
+
+
+def folder_of(config: Config) -> Path | None:
+    """The run folder that the config names, itself or by a checkpoint to go on from; None when it names none.
+
+    ConfigError when the two are not of one run.
+    """
+    run = config.run
+    named = Path(run.dir).expanduser() if run.dir else None
+    if run.resume in ("auto", "never"):
+        return named
+    checkpoint = Path(run.resume).expanduser().resolve()
+    if not (checkpoint / MANIFEST).is_file() or not re.fullmatch(r"step\d+", checkpoint.name):
+        raise ConfigError(
+            f"--resume {run.resume} is no checkpoint: it takes auto, never, or a folder RUN/checkpoints/stepNNNNNN"
+        )
+    folder = checkpoint.parents[1]
+    if named and named.resolve() != folder:
+        raise ConfigError(f"--resume {run.resume} is a checkpoint of {folder}, not of --run-dir {named}: leave one of them out")
+    return named or folder
+
+
+def finished(config: Config) -> str | None:
+    """A sentence when the run that the config names has done all its steps; a named checkpoint goes back behind them.
+
+    ConfigError when it is a run with another config.
+    """
+    folder = folder_of(config)
+    if folder is None or config.run.resume != "auto" or not (folder / "summary.json").exists():
+        return None
+    try:
+        steps = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["steps"]
+    except (ValueError, KeyError, TypeError):
+        return None  # it was cut or edited: the run writes it again
+    old, _, _ = changes(folder, config)
+    if steps < config.run.steps and (old.run.steps, old.run.epochs) != (config.run.steps, config.run.epochs):
+        return None
+    return f"the run in {folder} is finished after {steps} steps: raise run.steps to go on, or choose another --run-dir"
+
+
+def changes(folder: Path, config: Config) -> tuple[Config, list[str], list[str]]:
+    """(config of the run in `folder`, what changes its rounding, what may change). ConfigError when it is another run."""
+    old = load([str(folder / "config.yaml")])
+    refused, rounding, free = differences(old, config)
+    if refused:
+        raise ConfigError(
+            f"{folder} is a run with another config ({'; '.join(refused)}): start it as it was, or choose another --run-dir; "
+            "nothing was changed"
+        )
+    return old, rounding, free
+
+
+def differences(old: Config, new: Config) -> tuple[list[str], list[str], list[str]]:
+    """What `new` changes, as "key: old -> new": (what a run cannot go on with, what changes its rounding, what is free)."""
+    refused: list[str] = []
+    rounding: list[str] = []
+    free: list[str] = []
+    for (key, before, _), (_, after, _) in zip(every_option(old), every_option(new), strict=True):
+        if before != after:
+            kind = free if key.startswith(MAY_CHANGE) else rounding if key.startswith(ROUNDING) else refused
+            kind.append(f"{key}: {before} -> {after}")
+    return refused, rounding, free
+
+
+def check_checkpoints(folder: Path, run: RunConfig) -> None:
+    """ConfigError when the checkpoints of a run are gone; run: as it was. One that died before its first begins again."""
+    metrics = folder / "metrics.jsonl"
+    done = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+    # A checkpoint that is written in the background appears a little later.
+    due = run.save_every * (2 if run.save_in_background else 1)
+    if due and done > due and not any((folder / "checkpoints").glob(f"step*/{MANIFEST}")):
+        raise ConfigError(
+            f"{folder} has {done} steps and no checkpoint: remove the folder to repeat them, or start anew with another "
+            "--run-dir; nothing was changed"
+        )
+
+
+@contextmanager
+def run_folder(config: Config) -> Iterator[Path | None]:
+    """The run folder, new or that of the same run; None on ranks other than the first.
+
+    ConfigError when it belongs to something else or to a run with another config, is in use, or cannot be written. Bad input
+    that shows only later takes a new folder away again, so that the mended command can be repeated.
+    """
+    if not is_main_process():
+        yield None
+        return
+    name = f"{config.algorithm.estimator}-seed{config.run.seed}-{datetime.now():%Y%m%d-%H%M%S-%f}"
+    folder = folder_of(config) or Path("runs") / name
+    # A process that was killed while it made the folder leaves no more than these.
+    old = folder.exists() and (not folder.is_dir() or any(p.name not in (".lock", "config.yaml.tmp") for p in folder.iterdir()))
+    if old and (config.run.resume == "never" or not (folder / "config.yaml").is_file()):
+        raise ConfigError(
+            f"the run folder {folder} exists and is not empty: choose another --run-dir or remove it; nothing was changed"
+        )
+    before = (folder / "config.yaml").read_text(encoding="utf-8") if old else ""
+    if old:
+        was, rounding, free = changes(folder, config)
+        check_checkpoints(folder, was.run)
+        for text in free:
+            say(f"changed: {text}")
+        if any(text.startswith("run.steps") for text in free) and config.optimizer.schedule != "constant":
+            say(
+                f"note: from here on the learning rate is that of a {config.optimizer.schedule} schedule over the new run.steps"
+            )
+        for text in rounding:
+            say(f"changed: {text}; numbers differ from here on by rounding")
+    tree = as_tree(config)
+    tree["run"] |= {"dir": str(folder), "resume": "auto"}  # so that `train.py FOLDER/config.yaml` goes on
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("a")
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        replace_file(folder / "config.yaml", yaml.safe_dump(tree, sort_keys=False))
+        (folder / "rollouts").mkdir(exist_ok=True)
+    except BlockingIOError:
+        raise ConfigError(f"another process is running in {folder}: wait for it or end it") from None
+    except OSError as error:
+        raise ConfigError(f"cannot write the run folder {folder}: {error.strerror or error}") from None
+    with lock:
+        try:
+            yield folder
+        except (ConfigError, VerifierError):
+            metrics = folder / "metrics.jsonl"
+            if old:
+                replace_file(folder / "config.yaml", before)
+            elif not (metrics.exists() and metrics.stat().st_size):
+                shutil.rmtree(folder)
+            raise

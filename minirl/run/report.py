@@ -1,0 +1,226 @@
+"""What a run says of itself: a line a step, its warnings, metrics.jsonl, rollouts/, summary.json, report.md, curves.png."""
+
+import io
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from minirl.config.options import Config, RolloutConfig
+from minirl.rollout.types import Rollout
+from minirl.utils.console import append_line, must_write, replace_file, say
+from minirl.utils.errors import RunError
+
+
+class Reporter:
+    """Writes what a run says. On ranks other than the first (folder None) it does nothing."""
+
+    def __init__(self, folder: Path | None, steps: int, epochs: int = 1) -> None:
+        self.folder, self.steps, self.epochs = folder, steps, epochs
+        self.evaluations: list[tuple[int, dict[str, float]]] = []
+        self.bar = tqdm(total=steps, unit="step", disable=folder is None or not sys.stderr.isatty(), leave=False)
+
+    def go_on(self, step: int, evaluations: list[tuple[int, dict[str, float]]], length: int) -> None:
+        """Continues after `step`: what earlier processes wrote later than that, or of an end, goes away.
+
+        length: bytes of metrics.jsonl up to that step.
+        """
+        self.evaluations = list(evaluations)
+        self.bar.update(step)
+        if self.folder is None:
+            return
+        with must_write(self.folder / "metrics.jsonl"), (self.folder / "metrics.jsonl").open("ab") as file:
+            file.truncate(length)
+        for rollouts in (self.folder / "rollouts").glob("step*.jsonl"):
+            if int(rollouts.stem[4:]) > step:
+                rollouts.unlink()
+        for name in ("summary.json", "report.md", "curves.png"):
+            (self.folder / name).unlink(missing_ok=True)
+
+    def written(self) -> int:
+        """Bytes of metrics.jsonl so far; 0 on ranks other than the first."""
+        return (self.folder / "metrics.jsonl").stat().st_size if self.folder else 0
+
+    def step(
+        self, step: int, metrics: dict[str, float], seconds: dict[str, float], groups: Sequence[Sequence[Rollout]]
+    ) -> None:
+        """Appends one step to metrics.jsonl, prints its line and writes `groups` for reading."""
+        metrics = (
+            metrics
+            | {f"time/{key}": value for key, value in seconds.items()}
+            | {
+                "speed/tokens": metrics["sampling/tokens"] / max(seconds["step"], 1e-9),
+                "speed/sample": metrics["sampling/tokens"] / max(seconds["sample"], 1e-9),
+                "speed/update": metrics["sampling/trained_tokens"] * self.epochs / max(seconds["update"], 1e-9),
+            }
+        )
+        if self.folder is None:
+            return
+        append_line(self.folder / "metrics.jsonl", json.dumps({"step": step, **metrics}))
+        if groups:
+            lines = (json.dumps(readable(r), ensure_ascii=False) + "\n" for g in groups for r in g)
+            try:
+                replace_file(self.folder / "rollouts" / f"step{step:06d}.jsonl", "".join(lines))
+            except OSError as error:
+                say(f"warning: the responses of step {step} could not be saved for reading: {error}; the run goes on")
+        say(console_line(step, self.steps, metrics))
+        self.bar.update()
+
+    def evaluation(self, step: int, result: dict[str, float]) -> None:
+        """Keeps and prints an evaluation."""
+        self.evaluations.append((step, result))
+        if self.folder is not None:
+            say(
+                f"eval after step {step}: pass@1 {result['pass@1']:.3f}, pass@{result['k']} {result['pass@k']:.3f}, error "
+                f"diversity {result['error_diversity']:.3f} ({result['problems']} problems x {result['samples']})"
+            )
+
+    def finish(self, config: Config, seconds: float) -> None:
+        """summary.json, report.md and curves.png, and the table on the console: the first evaluation against the last."""
+        self.bar.close()
+        if self.folder is None:
+            return
+        history = [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+        before, after = self.evaluations[0][1], self.evaluations[-1][1]
+        summary = {
+            "estimator": config.algorithm.estimator, "seed": config.run.seed, "steps": len(history),
+            "seconds": round(seconds, 1),
+            "before": before, "after": after,
+        }  # fmt: skip
+        table = before_after(before, after)
+        text = (
+            f"# {config.algorithm.estimator}, seed {config.run.seed}\n\n{len(history)} steps in {seconds:.0f} s; "
+            f"model `{config.model.path}`, task `{config.data.task}`.\n\n{table}\n\n![curves](curves.png)\n"
+        )
+        picture = io.BytesIO()
+        draw_curves(history, self.evaluations, config.algorithm.estimator, picture)
+        with must_write(self.folder):
+            replace_file(self.folder / "curves.png", picture.getvalue())
+            replace_file(self.folder / "report.md", text)
+            # Last: a run folder with a summary is a run that finished.
+            replace_file(self.folder / "summary.json", json.dumps(summary, indent=2) + "\n")
+        say(f"\n{table}\n\n{len(history)} steps in {seconds:.0f} s; report, curves and model are in {self.folder}")
+
+
+def console_line(step: int, steps: int, m: dict[str, float]) -> str:
+    """One step for people."""
+    clipped = m["policy/clip_high"] + m["policy/clip_low"]
+    return (
+        f"{step:>{len(str(steps))}}/{steps} reward {m['reward/mean']:.3f} acc {m['reward/accuracy']:.3f} | groups "
+        f"{m['sampling/batch_groups']:.0f} of {m['sampling/groups']:.0f} informative {m['groups/informative']:.2f} diverse "
+        f"{m['batch/diverse_groups']:.0f} unique {m['batch/unique_wrong']:.1f} A/B/C {m['batch/branch_a']:.0f}/"
+        f"{m['batch/branch_b']:.0f}/{m['batch/branch_c']:.0f} delta {m['batch/delta']:.3f} | entropy {m['policy/entropy']:.3f} "
+        f"kl {m['policy/kl_old']:.4f} clip {clipped:.3f} lr {m['optimizer/lr']:.1e} grad {m['optimizer/grad_norm']:.2f} | len "
+        f"{m['response/tokens']:.1f} cut {m['response/truncated']:.0%} errors {m['verify/errors']:.0f} | {m['time/step']:.2f} "
+        f"s, tok/s sample {m['speed/sample']:,.0f} update {m['speed/update']:,.0f}"
+    )
+
+
+def warn(step: int, metrics: dict[str, float], config: Config) -> None:
+    """Says what makes a step worth less than it looks."""
+    wanted, got = config.rollout.prompts, metrics["sampling/batch_groups"]
+    if got < wanted:
+        say(
+            f"warning: step {step} has {got:.0f} of {wanted} groups: of {metrics['sampling/groups']:.0f} sampled, only "
+            f"{metrics['groups/informative']:.0%} have rewards that differ" + ("; the update was skipped" if not got else "")
+        )
+    if metrics["optimizer/nonfinite"]:
+        say(
+            f"warning: step {step}: the loss or gradient of {metrics['optimizer/nonfinite']:.0f} optimizer steps was not "
+            "finite; they were skipped"
+        )
+    if step == 1 and "edas" in config.algorithm.estimator and metrics["response/unlabelled"]:
+        say(
+            f"warning: the verifier gives no error label for {metrics['response/unlabelled']:.0%} of the responses, and EDAS "
+            "leaves those alone: a reward function can return a Verdict with a label"
+        )
+
+
+def check_gap(metrics: dict[str, float], config: RolloutConfig) -> None:
+    """Warns or ends the run when the sampler's log-probs are not the trainer's: the rollouts are then of another policy."""
+    gap = metrics["policy/gap_mean"]
+    text = (
+        f"sampler and trainer log-probs differ by {gap:.2g} nats on average ({metrics['policy/gap_max']:.2g} at most) on the "
+        "same tokens and weights"
+    )
+    if not gap <= config.gap_stop:  # a NaN too
+        raise RunError(
+            f"{text}, more than rollout.gap_stop={config.gap_stop}: the engine holds other weights, another temperature or "
+            "another precision than the trainer; with rollout.engine=transformers there is no gap to compare with"
+        )
+    if gap > config.gap_warn:
+        say(f"warning: {text}, more than rollout.gap_warn={config.gap_warn}; algorithm.correction=truncate weighs it")
+
+
+def check_signal(empty: int, metrics: dict[str, float], limit: int) -> None:
+    """Ends the run when the last `limit` batches had nothing to learn from; empty: such batches in a row up to this one."""
+    if limit and empty >= limit:
+        raise RunError(
+            f"{empty} batches in a row had no group with rewards that differ, so nothing was learned: of the last responses "
+            f"{metrics['reward/accuracy']:.0%} were right, {metrics['response/no_answer']:.0%} gave no answer and "
+            f"{metrics['response/truncated']:.0%} were cut at rollout.max_response_tokens, and {metrics['verify/errors']:.0f} "
+            "had no verdict; look at rollouts/, change the problems, the template or rollout.max_response_tokens, raise "
+            "rollout.samples, or set rollout.max_empty_steps (0: never end)"
+        )
+
+
+def readable(r: Rollout) -> dict[str, Any]:
+    """A rollout as a JSON object for people."""
+    advantage = None if r.advantages is None else np.round(np.asarray(r.advantages, dtype=np.float64), 5).tolist()
+    return {
+        "group": r.group, "prompt": r.prompt, "gold": r.gold, "response": r.text, "status": r.verdict.status,
+        "label": r.verdict.label, "key": r.verdict.key, "reward": None if np.isnan(r.reward) else r.reward,
+        "advantage": advantage, "tokens": r.length, "finish": r.sample.finish, "version": r.version, "detail": r.verdict.detail,
+    }  # fmt: skip
+
+
+def before_after(before: dict[str, float], after: dict[str, float]) -> str:
+    """A Markdown table of the held-out numbers before and after training."""
+    names = {
+        "pass@1": "pass@1", "pass@k": f"pass@{before['k']}", "error_diversity": "error diversity", "no_answer": "no answer",
+        "truncated": "truncated", "mean_tokens": "tokens a response",
+    }  # fmt: skip
+    rows = [f"| {'held out':<17} | before | after  | change  |", "|---|---|---|---|"]
+    rows += [f"| {names[k]:<17} | {before[k]:<6.3f} | {after[k]:<6.3f} | {after[k] - before[k]:+.3f}  |" for k in names]
+    return "\n".join(rows)
+
+
+def draw_curves(
+    history: list[dict[str, float]], evaluations: list[tuple[int, dict[str, float]]], title: str, path: Any
+) -> None:
+    """Six small pictures of a run."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    panels: list[tuple[str, list[str]]] = [
+        ("accuracy", ["reward/accuracy"]),
+        ("groups", ["groups/informative", "groups/error_diversity"]),
+        ("EDAS branches in the batch", ["batch/branch_a", "batch/branch_b", "batch/branch_c"]),
+        ("entropy, nats", ["policy/entropy"]),
+        ("KL to old policy, nats", ["policy/kl_old"]),
+        ("gradient norm", ["optimizer/grad_norm"]),
+    ]
+    figure, axes = plt.subplots(2, 3, figsize=(14, 7), layout="constrained")
+    steps = [m["step"] for m in history]
+    for axis, (name, keys) in zip(axes.flat, panels, strict=True):
+        for key in keys:
+            axis.plot(steps, smooth([m[key] for m in history]), label=key)
+        if name == "accuracy":
+            axis.plot([s for s, _ in evaluations], [e["pass@1"] for _, e in evaluations], "o-", label="held-out pass@1")
+        axis.set_title(name)
+        axis.set_xlabel("step")
+        axis.legend(fontsize=8)
+    figure.suptitle(title)
+    figure.savefig(path, dpi=90)
+    plt.close(figure)
+
+
+def smooth(values: Sequence[float], width: int = 9) -> list[float]:
+    """Running mean over the last `width` values."""
+    return [sum(part) / len(part) for i in range(len(values)) for part in [values[max(0, i - width + 1) : i + 1]]]

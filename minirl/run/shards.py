@@ -1,0 +1,141 @@
+"""A rank's part of the float32 weights and of AdamW's state, as slices of whole parameters by name.
+
+So what N ranks have saved, any number of ranks reads, whether plain, DDP or ZeRO: nobody's layout is in the file.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from minirl.policy.policy import Policy
+from minirl.utils.errors import ConfigError
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Elements start to start + size of the flattened parameter `name`, which this rank keeps at `offset` of `flat`: a
+    float32 tensor that the optimizer steps."""
+
+    name: str
+    start: int
+    size: int
+    flat: Tensor
+    offset: int
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """This slice of `tensor`, which is `flat` or has its layout: a view."""
+        return tensor.detach().view(-1)[self.offset : self.offset + self.size]
+
+
+def slices(policy: Policy, share: bool) -> tuple[Any, list[Slice]]:
+    """(torch's optimizer, what this rank holds). share: where all ranks hold everything, only this rank's part of it."""
+    rank, size = policy.ranks.rank, policy.ranks.size
+    zero: Any = policy.head.optimizer if policy.ranks.zero is not None else policy.optimizer
+    held = []
+    masters: dict[int, Tensor] = {}  # float32 copies that DeepSpeed keeps of bfloat16 parameters without ZeRO
+    if hasattr(zero, "fp32_groups"):
+        for halves, wholes in zip(zero.fp16_groups, zero.fp32_groups, strict=True):
+            masters |= {id(p): master for p, master in zip(halves, wholes, strict=True)}
+    for name, p in policy.model.named_parameters():
+        if hasattr(p, "ds_id"):  # ZeRO-3: equal parts, the last one padded
+            if zero.swap_optimizer:
+                raise ConfigError("checkpoints of an optimizer on NVMe are not supported: offload it to the cpu, or not at all")
+            group, offset, part = zero.grad_position[zero.get_param_id(p)]
+            start = min(part * rank, p.ds_numel)
+            flat = zero.fp32_partitioned_groups_flat[group]
+            held.append(Slice(name, start, min(part, p.ds_numel - start), flat, offset))
+        elif hasattr(p, "_hp_mapping"):  # ZeRO-1 and -2
+            if p._hp_mapping is not None:
+                ours, whole = p._hp_mapping.hp_fragment_address, p._hp_mapping.lp_fragment_address
+                flat = zero.optimizer.param_groups[p._hp_mapping.param_group_index]["params"][0]
+                held.append(Slice(name, whole.start, whole.numel, flat, ours.start))
+        else:
+            start = p.numel() * rank // size if share else 0
+            end = p.numel() * (rank + 1) // size if share else p.numel()
+            held.append(Slice(name, start, end - start, masters.get(id(p), p), start))
+    return getattr(zero, "optimizer", zero), [s for s in held if s.size]
+
+
+def pack(policy: Policy) -> bytes:
+    """This rank's part as a safetensors file, copied: it does not change with the policy."""
+    optimizer, held = slices(policy, share=True)
+    tensors = {}
+    for s in held:
+        tensors[f"weight:{s.start}:{s.name}"] = s.of(s.flat).cpu()
+        state = optimizer.state.get(s.flat)
+        if state:
+            tensors[f"step:{s.start}:{s.name}"] = torch.as_tensor(state["step"], dtype=torch.float32).cpu().clone()
+            tensors |= {f"{kind}:{s.start}:{s.name}": s.of(state[kind]).cpu() for kind in MOMENTS}
+    if policy.version and held and len(tensors) == len(held):
+        raise RuntimeError("the optimizer's state is not where it is looked for: this version of DeepSpeed is not supported")
+    return safetensors.torch.save(tensors)
+
+
+@torch.no_grad()
+def unpack(policy: Policy, paths: Sequence[Path]) -> None:
+    """Puts weights and optimizer state of the files that all ranks packed into `policy`. Every rank calls it."""
+    files = Files(paths)
+    optimizer, held = slices(policy, share=False)
+    for s in held:
+        s.of(s.flat).copy_(files.read("weight", s.name, s.start, s.size))
+        if ("exp_avg", s.name) not in files.parts:
+            continue  # saved before its first step
+        state = optimizer.state[s.flat]
+        if not state:  # AdamW makes it at its first step
+            state["step"] = torch.zeros((), dtype=torch.float32, device=s.flat.device)
+            state |= {kind: torch.zeros_like(s.flat) for kind in MOMENTS}
+        state["step"].copy_(files.step(s.name))
+        for kind in MOMENTS:
+            s.of(state[kind]).copy_(files.read(kind, s.name, s.start, s.size))
+    zero: Any = policy.head.optimizer if policy.ranks.zero is not None else None
+    if policy.ranks.zero == 3:
+        for group in range(len(zero.fp32_partitioned_groups_flat)):
+            zero._reassign_or_swap_out_partitioned_parameters(group)
+        if kept := zero.persistent_parameters:  # small ones, which every rank holds whole
+            kept[0].partition(kept)
+            kept[0].all_gather(kept)
+    elif zero is not None:
+        for name, p in policy.model.named_parameters():
+            p.copy_(files.read("weight", name, 0, p.numel()).view_as(p))
+
+
+class Files:
+    """The slices of several safetensors files, read as if parameters were whole."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.parts: dict[tuple[str, str], list[tuple[int, Any, str]]] = {}
+        for path in paths:
+            file = safetensors.safe_open(path, "pt")
+            for key in file.keys():  # noqa: SIM118 - it is no dict
+                kind, start, name = key.split(":", 2)
+                self.parts.setdefault((kind, name), []).append((int(start), file, key))
+
+    def step(self, name: str) -> Tensor:
+        """Optimizer steps that parameter `name` has taken."""
+        _, file, key = self.parts["step", name][0]
+        return file.get_tensor(key)
+
+    def read(self, kind: str, name: str, start: int, size: int) -> Tensor:
+        """float32[size]: elements from `start` of the flattened parameter. ConfigError when they are not all there."""
+        found = sorted(self._overlapping(kind, name, start, start + size), key=lambda part: part[0])
+        values = torch.cat([tensor for _, tensor in found]) if found else torch.empty(0)
+        if len(values) != size:
+            raise ConfigError(
+                f"the checkpoint has {len(values)} of {size} elements of {kind} of parameter {name!r}: it is of another model"
+            )
+        return values
+
+    def _overlapping(self, kind: str, name: str, start: int, end: int) -> Iterator[tuple[int, Tensor]]:
+        for first, file, key in self.parts.get((kind, name), []):
+            part = file.get_slice(key)
+            low, high = max(start, first), min(end, first + part.get_shape()[0])
+            if low < high:
+                yield low, part[low - first : high - first]

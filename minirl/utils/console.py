@@ -1,0 +1,73 @@
+"""How this program writes: a line on the console, a file that is whole or not there, and a sentence where that fails."""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tqdm import tqdm
+
+from minirl.utils.errors import RunError
+
+
+def say(message: str) -> None:
+    """One line on the console that does not break a progress bar.
+
+    Where stdout cannot be written (a log on a full disk) it goes on as stderr: the console is not the record of a run.
+    """
+    try:
+        tqdm.write(message, file=sys.stdout)
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(2, 1)
+        with suppress(OSError):  # then there is nowhere to say it
+            tqdm.write(f"warning: stdout cannot be written ({error}): the run goes on and speaks on stderr", file=sys.stderr)
+
+
+def discard(path: Path) -> None:
+    """Removes a folder or a file that is of no use any longer; where that fails, a warning is enough."""
+    try:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        say(f"warning: {path} is old and could not be removed: {error}")
+
+
+def replace_file(path: Path, content: str | bytes) -> None:
+    """Writes a file that is either the old one or the whole new one, whenever this process is killed."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    try:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def must_write(path: Path) -> Iterator[None]:
+    """Around writing what a run cannot do without: when that fails, RunError with what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"cannot write {path}: {error.strerror or error}; mend that and start the same command again: the run goes on from "
+            "its last checkpoint"
+        ) from error
+
+
+def append_line(path: Path, line: str) -> None:
+    """Appends a whole line or nothing. RunError when it cannot be written."""
+    # Without a buffer, which would write its rest when the file is closed.
+    with must_write(path), path.open("ab", buffering=0) as file:
+        length, left = file.tell(), f"{line}\n".encode()
+        try:
+            while left:
+                left = left[file.write(left) :]
+        except OSError:
+            file.truncate(length)
+            raise

@@ -1,0 +1,108 @@
+"""The ranks of a run: started by accelerate, talking through a few collective calls, and nowhere else in the code.
+
+Every rank holds the whole batch of rollouts; ranks differ only in the prompts they sample and the micro-batches they compute.
+"""
+
+import importlib.util
+import os
+import sys
+import warnings
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from minirl.utils.errors import ConfigError
+
+
+def is_main_process() -> bool:
+    """Whether this is the first process of the run, from the launcher's environment; works before anything is started."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+class Ranks:
+    """This process among the processes of the run. rank, size: int; main: first rank; device: torch.device;
+    zero: DeepSpeed's ZeRO stage, None without DeepSpeed; gpu_gib: memory of a GPU, None without one; accelerator: accelerate's
+    handle."""
+
+    def __init__(self, dtype: str = "float32") -> None:
+        """Starts accelerate as its launcher was told; dtype: compute precision under DeepSpeed. ConfigError when the launcher's
+        number of processes is not what we got, or DeepSpeed is missing."""
+        asked = int(os.environ.get("WORLD_SIZE", "1"))
+        lonely = "WORLD_SIZE" not in os.environ and os.environ.get("ACCELERATE_USE_CPU") == "True"
+        if lonely and os.environ.get("MASTER_ADDR") == "127.0.0.1":
+            # `accelerate launch --cpu --num_processes 2` sets the address, then starts one process and says nothing.
+            raise ConfigError(
+                "accelerate was asked for several processes but started one: on CPUs launch with "
+                "`torchrun --nproc_per_node N train.py`"
+            )
+        from accelerate import Accelerator
+        from accelerate.utils import InitProcessGroupKwargs
+
+        gpu = torch.cuda.is_available()
+        # Ranks wait for the one whose responses are longest and take longest to verify; the backends give up after 10 minutes.
+        # A rank that is dead ends the others through the launcher.
+        patience: dict[str, Any] = {"timeout": timedelta(hours=2)}
+        if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
+            if importlib.util.find_spec("deepspeed") is None:
+                raise ConfigError(
+                    "the launcher asks for DeepSpeed, which is not installed: pip install 'minirl[gpu]', or launch without it, "
+                    "as configs/accelerate/one-gpu.yaml and torchrun do"
+                )
+            # DeepSpeed 0.19 calls both by the names that torch 2.13 calls old.
+            old = r"`torch\.distributed\.(all_gather_into_tensor|reduce_scatter_tensor)` is deprecated"
+            warnings.filterwarnings("ignore", old, FutureWarning)
+            # On a CPU it must be told the backend, and not be told that there is no GPU: that would turn DeepSpeed off.
+            handlers = [InitProcessGroupKwargs(**patience, **({} if gpu else {"backend": "gloo"}))]
+            precision = "bf16" if dtype == "bfloat16" else "no"
+            self.accelerator = Accelerator(mixed_precision=precision, kwargs_handlers=handlers)
+            self.zero: int | None = self.accelerator.state.deepspeed_plugin.zero_stage
+        else:
+            # Told that there is no GPU, accelerate picks gloo and DDP over CPUs; left alone, it thinks it is a single process.
+            # Precision is the policy's affair: accelerate would wrap the trainer's forward pass, and not the sampler's.
+            handlers = [InitProcessGroupKwargs(**patience)]
+            self.accelerator = Accelerator(cpu=not gpu, mixed_precision="no", kwargs_handlers=handlers)
+            self.zero = None
+        if self.accelerator.num_processes != asked:
+            raise ConfigError(f"the launcher started {asked} processes but accelerate sees {self.accelerator.num_processes}")
+        self.rank, self.size = self.accelerator.process_index, self.accelerator.num_processes
+        self.main = self.rank == 0
+        # By number: in a plain process accelerate's own is "cuda" without one.
+        self.device = torch.device("cuda", torch.cuda.current_device()) if gpu else self.accelerator.device
+        self.gpu_gib = torch.cuda.get_device_properties(self.device).total_memory / 2**30 if gpu else None
+
+    def gather(self, items: list[Any]) -> list[Any]:
+        """The concatenation of every rank's `items` (any picklable values), the same on all ranks."""
+        if self.size == 1:
+            return list(items)
+        parts: list[Any] = [None] * self.size
+        dist.all_gather_object(parts, items)
+        return [item for part in parts for item in part]
+
+    def first(self, reason: str | None) -> str | None:
+        """The first reason that a rank gives, the same on all of them; None where none has any."""
+        return next((found for found in self.gather([reason]) if found), None)
+
+    def sum(self, values: dict[str, float]) -> dict[str, float]:
+        """Each value summed over ranks; all ranks pass the same keys in the same order."""
+        if self.size == 1:
+            return dict(values)
+        tensor = torch.tensor(list(values.values()), dtype=torch.float64, device=self.device)
+        dist.all_reduce(tensor)
+        return dict(zip(values, tensor.tolist(), strict=True))
+
+    def barrier(self) -> None:
+        """Waits for all ranks."""
+        if self.size > 1:
+            dist.barrier()
+
+    def close(self) -> None:
+        """Waits for all ranks and ends the process group; with several ranks it ends this process too, with exit code 0."""
+        if self.size > 1:
+            self.barrier()
+            dist.destroy_process_group()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            # All work is done; a plain exit aborts now and then in the backends' own threads.
+            os._exit(0)

@@ -1,0 +1,15 @@
+"""The two errors that end a run, each with one sentence for the user."""
+
+
+class ConfigError(Exception):
+    """Bad input of the user; the message is one sentence with the value and the remedy."""
+
+
+class RunError(Exception):
+    """A run that cannot go on; the message is one sentence with the cause and the remedy."""
+
+
+def require(condition: bool, message: str) -> None:
+    """ConfigError with `message` unless `condition`."""
+    if not condition:
+        raise ConfigError(message)

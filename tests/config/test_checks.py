@@ -1,0 +1,42 @@
+"""What cannot work is refused with a sentence that names value or remedy."""
+
+import pytest
+
+from minirl.config.command_line import load
+from minirl.utils.errors import ConfigError
+
+BAD = [
+    ("--algorithm.clip_low=5", "below 1"),
+    ("--algorithm.correction_low=3", "range of ratios"),
+    ("--algorithm.correction_high=0", "range of ratios"),
+    ("--strategy.pkpo.k=0", "strategy.pkpo.k must be at least 1"),
+    ("--optimizer.betas=[1.5,0.9]", r"\[0, 1\)"),
+    ('--rollout.stop=[""]', "empty text"),
+    ("--algorithm.estimator=pkpo --verifier.rewards=[[a.py:f,1]]", "remove verifier.rewards"),
+    ("--verifier.rewards=[[a.py:f]]", "weight"),
+    ("--rollout.samples=1", "at least 2"),
+    ("--algorithm.estimator=pkpo --rollout.samples=4 --eval.k=2", "at least 8"),
+    ("--algorithm.mini_batch_prompts=7", "does not divide rollout.prompts=32"),
+    ("--rollout.prompts=0", "at least 1"),
+    ("--rollout.temperature=0", "above 0"),
+    ("--eval.k=32", "eval.samples=16"),
+    ("--eval.temperature=0", "greedy"),
+    ("--rollout.carry_over=true", "correction=truncate"),
+    ("--algorithm.old_log_probs=sampler --algorithm.correction=mask", "nothing to correct"),
+    ("--algorithm.old_log_probs=sampler --algorithm.estimator=dapo+entropy", "old_log_probs=trainer"),
+    ("--algorithm.overlong_buffer=12", "below rollout.max_response_tokens=12"),
+    ("--algorithm.estimator=pkpo --algorithm.overlong_buffer=4", "pkpo"),
+    ("--algorithm.aggregation=mean", "token-mean"),
+    ("--rollout.engine=vllmm", "transformers"),
+    ("--data.task=dataset", "data.train"),
+    ("--data.task=dataset --data.train=x.jsonl --data.template=hello", "{problem}"),
+    ("--verifier.name=maths", "file.py:function"),
+    ("--model.dtype=fp8", "bfloat16"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "says"), BAD)
+def test_what_cannot_work_is_one_sentence_that_names_value_or_remedy(arguments, says):
+    with pytest.raises(ConfigError, match=says) as caught:
+        load(arguments.split(" "))
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,99 @@
+"""Run under torchrun by tests/policy/test_zero.py: the same optimizer steps plain or DDP and under each ZeRO stage.
+
+torchrun --nproc_per_node N equivalence.py OUT STAGE [STAGE ...]
+
+STAGE: plain, 0, 1, 2, 3, 3-offload, 2-bfloat16 or 3-bfloat16 (these with gradient checkpointing)
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from accelerate.state import AcceleratorState
+
+from minirl.config.command_line import load
+from minirl.loss import token_weights
+from minirl.policy import logprobs as scoring
+from minirl.policy.policy import Policy
+from minirl.rollout.types import Rollout, Sample
+from minirl.tiny import make as tiny
+from minirl.utils.distributed import Ranks
+from minirl.verify.types import Verdict
+
+
+def rollouts() -> list[Rollout]:
+    """Nine ragged ones: not a multiple of the ranks, long and short."""
+    rng = np.random.default_rng(7)
+    made = []
+    for number, (prompt, response) in enumerate([(9, 7), (4, 12), (1, 1), (9, 3), (5, 5), (2, 9), (8, 8), (3, 2), (6, 4)]):
+        sample = Sample(rng.integers(0, 22, response, dtype=np.int32), np.zeros(response, np.float32), "stop")
+        made.append(Rollout(number, "", "", rng.integers(0, 22, prompt).tolist(), sample, 0, "", Verdict("wrong"), 0.0))
+    return made
+
+
+def whole(policy: Policy) -> dict[str, torch.Tensor]:
+    """The weights by name, gathered."""
+    return {name: tensor.clone() for bucket in policy.weights(20_000) for name, tensor in bucket}
+
+
+def run(stage: str, folder: str) -> dict:
+    os.environ["ACCELERATE_USE_DEEPSPEED"] = str(stage != "plain").lower()
+    if stage != "plain":
+        number, _, how = stage.partition("-")
+        os.environ["ACCELERATE_DEEPSPEED_ZERO_STAGE"] = number
+        os.environ["ACCELERATE_DEEPSPEED_ZERO3_INIT"] = str(number == "3").lower()
+        os.environ["ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE"] = "cpu" if how == "offload" else "none"
+    AcceleratorState._reset_state(True)
+    # several chunks, of another number on each rank
+    scoring.LOGITS_CHUNK = 2**26 if stage == "plain" else 5 * 22
+    half = stage.endswith("bfloat16")
+    ranks = Ranks("bfloat16" if half else "float32")
+    options = ["--model.dtype=bfloat16", "--model.gradient_checkpointing=true"] if half else []
+    policy = Policy(
+        load(["--rollout.engine=vllm", "--optimizer.micro_batch_tokens=40", *options]), ranks, len(tiny.tokenizer())
+    )
+    batch = rollouts()
+    norms: list[float] = []
+    skipped: list[tuple[float, int, bool]] = []
+    # the second step has one rollout only: with two ranks one of them has no work
+    for part in (batch, batch[:1], batch):
+        if norms:
+            before = whole(policy)
+            for micro in policy.gradient_steps(batch):
+                logps, _ = policy.log_probs(micro)
+                # on one rank only, where there are two
+                policy.accumulate(logps.sum() * (float("nan") if ranks.rank == ranks.size - 1 else 1.0))
+            skipped.append(
+                (
+                    policy.step(1e-3),
+                    policy.nonfinite,
+                    all(torch.equal(before[name], tensor) for name, tensor in whole(policy).items()),
+                )
+            )
+        weights = token_weights([r.length for r in part], "token-mean")
+        for micro in policy.gradient_steps(part):
+            logps, _ = policy.log_probs(micro)
+            policy.accumulate(-(micro.flat([weights[i] * (i + 1) for i in micro.indices]) * logps).sum())
+        norms.append(policy.step(1e-3))
+    policy.score(batch, old=True)
+    policy.export(Path(folder) / f"export-{stage}" if ranks.main else None, tiny.tokenizer())
+    policy.score(batch, old=True)  # a forward pass after gathering, and gathering after a forward pass, must both work
+    return {
+        "norms": norms,
+        "skipped": skipped,
+        "weights": whole(policy),
+        "frequencies": policy.model.base_model.rotary_emb.inv_freq,
+        "logps": [torch.from_numpy(r.old_log_probs) for r in batch],
+    }
+
+
+if __name__ == "__main__":
+    out, *stages = sys.argv[1:]
+    results = {stage: run(stage, out) for stage in stages}
+    if int(os.environ["RANK"]) == 0:
+        torch.save(results, os.path.join(out, f"results-{os.environ['WORLD_SIZE']}.pt"))
+    torch.distributed.barrier()
+    sys.stdout.flush()
+    os._exit(0)

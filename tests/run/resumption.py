@@ -1,0 +1,67 @@
+"""Run under torchrun by tests/run/test_checkpoint.py: what a new policy does with the shards of another one.
+
+torchrun --nproc_per_node N resumption.py OUT CASE [CASE ...]        CASE: plain or a ZeRO stage, ":", the dtype
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+from accelerate.state import AcceleratorState
+
+from minirl.config.command_line import load
+from minirl.loss import token_weights
+from minirl.policy.policy import Policy
+from minirl.run import shards
+from minirl.tiny import make as tiny
+from minirl.utils.distributed import Ranks
+from tests.policy.equivalence import rollouts
+
+
+def make(stage: str, dtype: str) -> Policy:
+    os.environ["ACCELERATE_USE_DEEPSPEED"] = str(stage != "plain").lower()
+    os.environ["ACCELERATE_DEEPSPEED_ZERO_STAGE"] = stage if stage != "plain" else "0"
+    os.environ["ACCELERATE_DEEPSPEED_ZERO3_INIT"] = str(stage == "3").lower()
+    AcceleratorState._reset_state(True)
+    arguments = ["--rollout.engine=vllm", "--optimizer.micro_batch_tokens=40", f"--model.dtype={dtype}"]
+    return Policy(load(arguments), Ranks(dtype), len(tiny.tokenizer()))
+
+
+def step(policy: Policy, part: list) -> float:
+    weights = token_weights([r.length for r in part], "token-mean")
+    for micro in policy.gradient_steps(part):
+        logps, _ = policy.log_probs(micro)
+        policy.accumulate(-(micro.flat([weights[i] * (i + 1) for i in micro.indices]) * logps).sum())
+    return policy.step(1e-3)
+
+
+def whole(policy: Policy) -> dict:
+    return {name: tensor.clone() for bucket in policy.weights() for name, tensor in bucket}
+
+
+def run(case: str, out: Path) -> dict:
+    """What two policies do after the same two steps, one of them read from the shards of the other."""
+    first, batch = make(*case.split(":")), rollouts()
+    step(first, batch)
+    step(first, batch[:1])
+    folder = out / case
+    folder.mkdir(exist_ok=True)
+    (folder / f"rank{first.ranks.rank}.safetensors").write_bytes(shards.pack(first))
+    first.ranks.barrier()
+    went_on = [whole(first), step(first, batch), whole(first), shards.pack(first)]
+    second = make(*case.split(":"))
+    shards.unpack(second, sorted(folder.iterdir()))
+    resumed = [whole(second), step(second, batch), whole(second), shards.pack(second)]
+    # Shards of an unsharded policy, read by this one
+    third = make(*case.split(":"))
+    shards.unpack(third, sorted((out / "plain:float32").iterdir()))
+    return {"went on": went_on, "resumed": resumed, "from plain": whole(third)}
+
+
+if __name__ == "__main__":
+    results = {case: run(case, Path(sys.argv[1])) for case in sys.argv[2:]}
+    if int(os.environ["RANK"]) == 0:
+        torch.save(results, Path(sys.argv[1]) / "results.pt")
+    torch.distributed.barrier()
+    os._exit(0)

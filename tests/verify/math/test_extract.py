@@ -1,0 +1,75 @@
+"""The final answer of a response."""
+
+import time
+
+import pytest
+
+from minirl.verify.math.extract import answer, boxed
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (r"so the answer is \boxed{5}.", "5"),
+        (r"\boxed {5}", "5"),
+        (r"\boxed 5", "5"),
+        (r"\boxed 1,250.5 and", "1,250.5"),
+        (r"\boxed C", "C"),
+        (r"\fbox{5}", "5"),
+        (r"\boxed{1} then \boxed{2}", "2"),
+        (r"\boxed{\frac{1}{\sqrt{2}}}", r"\frac{1}{\sqrt{2}}"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\boxed{\left\{ x \mid x > 1 \right.}", r"\left\{ x \mid x > 1 \right."),
+        ("\\boxed{\n 7 \n}", "7"),
+        (r"\boxed{\boxed{5}}", "5"),
+        (r"\boxed{\text{Evelyn}}", r"\text{Evelyn}"),
+        (r"\boxed{}", ""),
+    ],
+)
+def test_last_complete_box(text: str, expected: str) -> None:
+    assert boxed(text) == expected
+
+
+@pytest.mark.parametrize("text", [r"\boxed{a} \boxed{unclosed", r"\boxed{a} and so \boxed{\frac{1}{2}", r"\boxed{a}\boxed"])
+def test_a_truncated_box_does_not_hide_the_one_before(text: str) -> None:
+    assert boxed(text) == "a"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no box", r"\boxed{never closed", r"\boxedx{5}", r"\boxed", "boxed{5}", r"\boxed \frac12"]
+)
+def test_nothing_found_is_none(text: str) -> None:
+    assert boxed(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("He pays 3*5=<<3*5=15>>15 dollars.\nA: 15", "15"),
+        ("Work.\n#### 1,234", "1,234"),
+        ("The final answer is $\\frac{1}{2}$. I hope it is correct.", r"\frac{1}{2}"),
+        ("Final Answer: Jane started 3 hours ago.", "3"),
+        ("Therefore $x \\ge 5$ is the solution.", r"x \ge 5"),
+        ("The number is not 10 which is 1,000.99", "1,000.99"),
+        ("It follows that $a = 2$ and so there are 12 ways to do it.", "12"),
+        (r"\boxed{1} and \boxed{2}", "1, 2"),
+        (r"\boxed{1} is not what we look for, rather \boxed{2}", "2"),
+        (r"$\boxed{x = 1}$ or $\boxed{x = 2}$", "x = 1, x = 2"),
+        ("x^2 + 2x + 1", "x^2 + 2x + 1"),
+        ("$2$, $3$ and $5$", "2, 3, 5"),
+        ("   ", None),
+    ],
+)
+def test_reading_of_texts_without_a_single_box(text: str, expected: str | None) -> None:
+    assert answer(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [r"\boxed{" * 60_000, r"\boxed{" * 60_000 + "}" * 60_000, r"\[" * 20_000, "$" * 40_001, " " * 100_000, "A: " * 30_000],
+)
+def test_hostile_texts_take_no_time(text: str) -> None:
+    start = time.process_time()
+    boxed(text)
+    answer(text)
+    assert time.process_time() - start < 2

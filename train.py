@@ -19,6 +19,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from minirl.config.command_line import command_line
 from minirl.config.options import Config
+from minirl.rollout.types import SamplingParams
 from minirl.utils.errors import ConfigError, RunError
 
 if __name__ == "__main__":
@@ -26,7 +27,7 @@ if __name__ == "__main__":
     CONFIG = command_line("train.py", sys.argv[1:])
 
 from minirl import loss as losses
-from minirl.advantages import Strategy, has_signal
+from minirl.advantages import Estimator, has_signal
 from minirl.data.problems import load_problems, unreadable_answers
 from minirl.data.prompts import Order, Prompt, encode_prompts
 from minirl.evaluation.held_out import evaluate
@@ -35,21 +36,21 @@ from minirl.policy.plan import run_plan
 from minirl.policy.policy import Policy, learning_rate
 from minirl.rollout.engines import build_engine
 from minirl.rollout.sampler import Sampler, as_group
-from minirl.rollout.types import Rollout, Sampling
-from minirl.run.checkpoint import ORIGIN, Checkpoints, State, fingerprint
+from minirl.rollout.types import Rollout
+from minirl.run.checkpoint import STARTING_WEIGHTS, Checkpoints, State, fingerprint
 from minirl.run.folder import finished, run_folder
 from minirl.run.metrics import UpdateStats, batch_metrics
 from minirl.run.replay import (
     Batches,
     RecordedEngine,
     RecordedOrder,
-    as_it_was,
     compare,
     policy_before,
     read_step,
-    recall,
+    recorded_config,
+    restore_logprobs,
 )
-from minirl.run.report import Reporter, check_gap, check_signal, warn
+from minirl.run.report import Reporter, check_logprob_diff, check_signal, warn
 from minirl.run.signals import Stop
 from minirl.utils.console import say
 from minirl.utils.distributed import Ranks
@@ -107,11 +108,11 @@ def train(config: Config) -> None:
         engine = build_engine(config, policy, tokenizer, longest)
         checkpoints.load_generators()
         sampler = Sampler(engine, tokenizer, pool, ranks, config.run.seed, config.rollout.stop)
-        strategy = config.build_strategy()
+        estimator = config.build_estimator()
         order = Order(len(prompts), config.run.seed, state.position)
         reporter = Reporter(folder, config.run.steps, config.algorithm.epochs)
         reporter.go_on(state.step, state.evaluations, state.metrics_bytes)
-        batches = Batches(folder, config.run, checkpoints.marks[ORIGIN])
+        batches = Batches(folder, config.run, checkpoints.marks[STARTING_WEIGHTS])
         batches.forget_after(state.step)
 
         step, surplus, stopped = state.step, state.surplus, stop.asked(ranks, begun=False)
@@ -122,15 +123,15 @@ def train(config: Config) -> None:
         while not over(step, order, config) and not stopped:
             step += 1
             begin = time.perf_counter()
-            sampler.take_seconds()  # those of an evaluation are not this step's
-            # 1. Sample and verify, until the batch is full of groups that can teach something.
-            batch, surplus, generated = fill_batch(sampler, prompts, order, surplus, policy.version, config)
+            sampler.pop_timings()  # those of an evaluation are not this step's
+            # 1. Completion and verify, until the batch is full of groups that can teach something.
+            batch, surplus, generated = collect_batch(sampler, prompts, order, surplus, policy.version, config)
             sampled = time.perf_counter()
             engine.sleep()
             asleep = time.perf_counter()
             # 2. Advantages, a whole group at a time.
-            score_old_policy(policy, batch, strategy, config)
-            give_advantages(strategy, batch)
+            compute_logprobs(policy, batch, estimator, config)
+            compute_advantages(estimator, batch)
             scored = time.perf_counter()
             # 3. Update.
             lr = learning_rate(step, config.optimizer, config.run.steps)
@@ -141,16 +142,16 @@ def train(config: Config) -> None:
             engine.sync(policy)
             # 5. Say what happened.
             done = time.perf_counter()
-            seconds = sampler.take_seconds() | {"old": scored - asleep, "update": updated - scored}
+            seconds = sampler.pop_timings() | {"old": scored - asleep, "update": updated - scored}
             seconds |= {"sync": asleep - sampled + done - updated, "step": done - begin}
             carried = [] if over(step, order, config) else surplus  # at the end they are waste
             metrics = batch_metrics(generated, batch, carried, order.position - state.position, config)
             metrics |= stats.metrics(ranks) | {"optimizer/lr": lr}
-            reporter.step(step, metrics | checkpoints.take_costs(), seconds, (batch or generated)[: config.run.save_rollouts])
+            reporter.step(step, metrics | checkpoints.pop_costs(), seconds, (batch or generated)[: config.run.save_rollouts])
             if ranks.main:
                 warn(step, metrics, config)
             batches.after_step(state, generated, order.position)
-            check_gap(metrics, config.rollout)
+            check_logprob_diff(metrics, config.rollout)
             if policy.nonfinite >= config.optimizer.max_nonfinite:
                 give_up(policy, batches, checkpoints, state, generated, order.position)
             empty = 0 if any(has_signal(as_group(group)) for group in batch) else state.empty + 1
@@ -181,23 +182,23 @@ def train(config: Config) -> None:
 def replay(config: Config) -> None:
     """One saved step of a run again, from its responses on, beside the numbers it had then. RunError when they differ."""
     saved = read_step(config)
-    config, changed = as_it_was(config, saved)
+    config, changed = recorded_config(config, saved)
     problems, _, _ = load_problems(config.data)
     tokenizer = load_tokenizer(config.model)
     prompts = encode_prompts(problems, tokenizer, config.data, [], "training")
-    v, strategy = config.verifier, config.build_strategy()
+    v, estimator = config.verifier, config.build_estimator()
     with VerifierPool(*v.pool(), v.workers, v.timeout) as pool:
         ranks = Ranks(config.model.dtype)
         policy = policy_before(saved, config, ranks, len(tokenizer))
         sampler = Sampler(RecordedEngine(saved, config.run.seed), tokenizer, pool, ranks, config.run.seed, config.rollout.stop)
         order = RecordedOrder(len(prompts), config.run.seed, saved)
-        batch, surplus, generated = fill_batch(sampler, prompts, order, saved.before.surplus, saved.before.version, config)
+        batch, surplus, generated = collect_batch(sampler, prompts, order, saved.before.surplus, saved.before.version, config)
     carried = [] if over(saved.number, order, config) else surplus
     if policy is not None:
-        score_old_policy(policy, batch, strategy, config)
+        compute_logprobs(policy, batch, estimator, config)
     else:
-        recall(saved, batch)
-    give_advantages(strategy, batch)
+        restore_logprobs(saved, batch)
+    compute_advantages(estimator, batch)
     metrics = batch_metrics(generated, batch, carried, order.position - saved.before.position, config)
     if policy is not None:
         lr = learning_rate(saved.number, config.optimizer, config.run.steps)
@@ -231,7 +232,7 @@ def give_up(
     )
 
 
-def fill_batch(
+def collect_batch(
     sampler: Sampler, prompts: list[Prompt], order: Order, carried: Groups, version: int, config: Config
 ) -> tuple[Groups, Groups, Groups]:
     """(batch of `rollout.prompts` groups, kept groups beyond it, everything generated).
@@ -244,9 +245,9 @@ def fill_batch(
         raise RunError(
             f"the engine holds the weights of version {sampler.engine.version}, the policy is at {version}: a push is missing"
         )
-    sampling = Sampling(r.samples, r.temperature, r.max_response_tokens)
+    sampling = SamplingParams(r.group_size, r.temperature, r.max_response_tokens)
     kept, generated = list(carried), Groups()
-    dynamic = config.algorithm.recipe.dynamic_sampling
+    dynamic = config.algorithm.requirements.dynamic_sampling
     expected = 1 / r.oversample if dynamic else 1.0  # share of groups that will be kept
     for _ in range(r.max_generation_batches if dynamic else 1):
         missing = r.prompts - len(kept)
@@ -265,38 +266,38 @@ def fill_batch(
         raise RunError(
             f"only {len(kept)} of {r.prompts} groups have right and wrong responses after {len(generated)} sampled in "
             f"{r.max_generation_batches} generation batches: the problems are too easy or too hard for the model; raise "
-            "rollout.samples or rollout.max_generation_batches, or set rollout.when_exhausted=smaller"
+            "rollout.group_size or rollout.max_generation_batches, or set rollout.when_exhausted=smaller"
         )
     # Carried once and at most half a batch: the next one is mostly of its own policy, and nothing gets older than one batch.
     fresh = [group for group in kept[r.prompts :] if group[0].version == sampler.engine.version]
     return kept[: r.prompts], fresh[: r.prompts // 2] if r.carry_over else [], generated
 
 
-def give_advantages(strategy: Strategy, batch: Groups) -> None:
+def compute_advantages(estimator: Estimator, batch: Groups) -> None:
     """Gives each rollout its advantage, a whole group at a time. RunError when the estimator is not made for these rewards."""
     for group in batch:
         try:
-            advantages = strategy(as_group(group))
+            advantages = estimator(as_group(group))
         except ValueError as error:
             raise RunError(str(error)) from error
         for rollout, advantage in zip(group, advantages, strict=True):
             rollout.advantages = advantage
 
 
-def score_old_policy(policy: Policy, batch: Groups, strategy: Strategy, config: Config) -> None:
+def compute_logprobs(policy: Policy, batch: Groups, estimator: Estimator, config: Config) -> None:
     """Log-probs of the batch before the update: the denominator of the ratio.
 
     Those of the first mini-batch are not needed where its own forward pass gives them and no one else reads them.
     """
     a = config.algorithm
-    redundant = a.epochs == 1 and a.correction == "none" and not strategy.needs_entropy and not config.rollout.carry_over
-    later = len(batch) if a.old_log_probs == "sampler" else a.mini_batch_prompts if redundant else 0
+    redundant = a.epochs == 1 and a.rollout_is == "none" and not estimator.needs_entropy and not config.rollout.carry_over
+    later = len(batch) if a.old_logprobs == "sampler" else a.mini_batch_prompts if redundant else 0
     with policy.computing():
         policy.score([r for group in batch[:later] for r in group], old=False)
-        policy.score([r for group in batch[later:] for r in group], old=True, entropy=strategy.needs_entropy)
-    if a.old_log_probs == "sampler":
+        policy.score([r for group in batch[later:] for r in group], old=True, entropy=estimator.needs_entropy)
+    if a.old_logprobs == "sampler":
         for rollout in (r for group in batch for r in group):
-            rollout.old_log_probs = rollout.sample.log_probs
+            rollout.old_logprobs = rollout.completion.logprobs
 
 
 def update(policy: Policy, batch: Groups, lr: float, config: Config) -> UpdateStats:
@@ -306,14 +307,14 @@ def update(policy: Policy, batch: Groups, lr: float, config: Config) -> UpdateSt
     """
     a = config.algorithm
     version = policy.version  # of the policy that sampled, unless a group was carried over
-    clip = losses.Clip(a.recipe.clip_low, a.recipe.clip_high, a.dual_clip)
+    clip = losses.Clip(a.requirements.clip_low, a.requirements.clip_high, a.dual_clip)
     stats = UpdateStats(skipped=int(not batch))
     for start in list(range(0, len(batch), a.mini_batch_prompts)) * a.epochs:
         groups = batch[start : start + a.mini_batch_prompts]
         rollouts = [r for group in groups for r in group]
         # A response without verdict teaches nothing; a truncated one does unless the config says otherwise.
         lengths = [0 if r.reward != r.reward or (a.mask_truncated and r.truncated) else r.length for r in rollouts]
-        weights = losses.token_weights(lengths, a.recipe.aggregation, config.rollout.max_response_tokens)
+        weights = losses.token_weights(lengths, a.requirements.loss_agg_mode, config.rollout.max_response_tokens)
         if not any(lengths):
             stats.skipped += 1
             continue
@@ -321,27 +322,31 @@ def update(policy: Policy, batch: Groups, lr: float, config: Config) -> UpdateSt
         kept = [i for i, length in enumerate(lengths) if length]
         rollouts, weights = [rollouts[i] for i in kept], [weights[i] for i in kept]
         for micro in policy.gradient_steps(rollouts):
-            logps, entropy = policy.log_probs(micro)
-            sampler_logps = micro.flat([r.sample.log_probs for r in micro.rollouts])
-            old_logps = logps.detach()
-            if all(r.old_log_probs is not None for r in micro.rollouts) and micro.rollouts:
-                old_logps = micro.flat([r.old_log_probs for r in micro.rollouts])
+            logprobs, entropy = policy.logprobs(micro)
+            rollout_logprobs = micro.flat([r.completion.logprobs for r in micro.rollouts])
+            old_logprobs = logprobs.detach()
+            if all(r.old_logprobs is not None for r in micro.rollouts) and micro.rollouts:
+                old_logprobs = micro.flat([r.old_logprobs for r in micro.rollouts])
             weight = micro.flat([weights[i] * len(groups) / a.mini_batch_prompts for i in micro.indices])
             fresh = micro.flat([r.version == version for r in micro.rollouts]) > 0
             advantages = micro.flat([r.advantages for r in micro.rollouts])
 
-            surrogate = losses.clipped_surrogate(logps, old_logps, advantages, clip)
-            importance = losses.importance_weights(old_logps, sampler_logps, a.correction, a.correction_low, a.correction_high)
-            token_loss = importance * surrogate.loss - a.entropy_coefficient * entropy
-            reference_kl = logps.detach() * 0
-            if a.kl_coefficient > 0:
-                reference_logps = micro.flat([r.reference_log_probs for r in micro.rollouts])
-                reference_kl = losses.kl(logps, reference_logps, a.kl_estimator)
-                token_loss = token_loss + a.kl_coefficient * reference_kl
+            surrogate = losses.clipped_surrogate(logprobs, old_logprobs, advantages, clip)
+            importance = losses.importance_weights(
+                old_logprobs, rollout_logprobs, a.rollout_is, a.rollout_is_low, a.rollout_is_high
+            )
+            token_loss = importance * surrogate.loss - a.entropy_coef * entropy
+            ref_kl = logprobs.detach() * 0
+            if a.kl_coef > 0:
+                ref_logprobs = micro.flat([r.ref_logprobs for r in micro.rollouts])
+                ref_kl = losses.kl(logprobs, ref_logprobs, a.kl_estimator)
+                token_loss = token_loss + a.kl_coef * ref_kl
             policy.accumulate((weight * token_loss).sum())
             # The trainer's log-probs at the weights that sampled: every token's where they were made, else the first step's.
-            before = old_logps if a.old_log_probs == "trainer" else logps.detach() if not stats.grad_norms else None
-            stats.add(weight > 0, fresh, logps, old_logps, sampler_logps, before, entropy, surrogate, importance, reference_kl)
+            before = old_logprobs if a.old_logprobs == "trainer" else logprobs.detach() if not stats.grad_norms else None
+            stats.add(
+                weight > 0, fresh, logprobs, old_logprobs, rollout_logprobs, before, entropy, surrogate, importance, ref_kl
+            )
         stats.end(policy.step(lr))
         if policy.nonfinite >= config.optimizer.max_nonfinite:
             break

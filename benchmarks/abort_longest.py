@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from benchmarks.common import finish, random_model, table
 from minirl.config.options import RolloutConfig
 from minirl.rollout.hf import TransformersEngine
-from minirl.rollout.types import Sampling
+from minirl.rollout.types import SamplingParams
 
 SAMPLES, VOCABULARY = 8, 22
 WORK = [(16, 256, 0.8), (16, 256, 0.0), (64, 16, 0.8)]  # prompts, longest, shared
@@ -30,7 +30,7 @@ class Forced(TransformersEngine):
     lengths: torch.Tensor
     passes = 0
 
-    def limits(self, rows: int, sampling: Sampling) -> torch.Tensor:
+    def limits(self, rows: int, sampling: SamplingParams) -> torch.Tensor:
         return self.lengths
 
     def _forward(self, *arguments: torch.Tensor) -> torch.Tensor:
@@ -46,7 +46,7 @@ def sample(model: torch.nn.Module, prompts: int, longest: int, shared: float, sh
     lengths = np.exp(math.log(longest / 4) - 0.5 + noise).round().clip(1, longest)
     engine.stop_ids, engine.lengths = torch.tensor([], dtype=torch.long), torch.from_numpy(lengths.reshape(-1)).long()
     begin = time.process_time()
-    groups = list(engine.generate([[1, 2, 3, 4, 5, 6]] * drawn, Sampling(SAMPLES, 1.0, longest), range(drawn), prompts))
+    groups = list(engine.generate([[1, 2, 3, 4, 5, 6]] * drawn, SamplingParams(SAMPLES, 1.0, longest), range(drawn), prompts))
     seconds = time.process_time() - begin
     return [seconds, float(engine.passes), float(np.mean([len(s.ids) for _, group in groups for s in group]))]
 

@@ -99,7 +99,9 @@ def phases(run: dict) -> str:
         return sorted(row[key] for row in rows)[len(rows) // 2]
 
     seconds = " ".join(f"{median(f'time/{key}'):8.2f}" for key in ("sample", "verify", "old", "update", "sync", "step"))
-    gap = f"{median('policy/gap_mean'):9.1e} {max(row['policy/gap_max'] for row in rows):9.1e}"
+    gap = (
+        f"{median('policy/rollout_logprob_diff_mean'):9.1e} {max(row['policy/rollout_logprob_diff_max'] for row in rows):9.1e}"
+    )
     work = f"{median('response/tokens'):8.1f} {median('sampling/tokens'):9,.0f}"
     speed = f"{median('speed/sample'):9,.0f} {median('speed/update'):9,.0f}"
     return f"{run['name']:14} {seconds} {work} {speed} {run['peak_gib']:9.1f} {gap}"
@@ -121,8 +123,8 @@ def main() -> None:
         f"--model.path={out / 'model'}", f"--model.dtype={dtype}", "--model.gradient_checkpointing=true",
         "--data.task=dataset", f"--data.train={out / 'problems.jsonl'}", f"--data.test_size={prompts}", "--data.chat=false",
         f"--verifier.name={Path(__file__).resolve()}:digits", "--rollout.engine=vllm", f"--rollout.prompts={prompts}",
-        f"--rollout.samples={samples}", f"--rollout.max_response_tokens={tokens}",
-        f"--rollout.max_sequences={prompts * samples}", "--rollout.gap_stop=10", "--algorithm.estimator=grpo",
+        f"--rollout.group_size={samples}", f"--rollout.max_response_tokens={tokens}",
+        f"--rollout.max_sequences={prompts * samples}", "--rollout.logprob_diff_stop=10", "--algorithm.estimator=grpo",
         f"--algorithm.mini_batch_prompts={prompts}", "--optimizer.lr=1e-6", "--optimizer.warmup_steps=0", "--eval.every=0",
         "--eval.problems=4", "--eval.samples=1", "--eval.k=1", "--eval.max_response_tokens=16", f"--run.steps={STEPS}",
         "--run.save_rollouts=0",
@@ -137,7 +139,7 @@ def main() -> None:
         if arguments.small:
             steps += ["--run.steps=2", "--eval.problems=8", "--eval.samples=4", "--eval.k=4"]
         else:
-            steps += ["--rollout.prompts=32", "--rollout.samples=16", "--algorithm.mini_batch_prompts=16",
+            steps += ["--rollout.prompts=32", "--rollout.group_size=16", "--algorithm.mini_batch_prompts=16",
                       "--optimizer.micro_batch_tokens=16384"]  # fmt: skip
         runs.append(train(out, "smollm2", steps, [sys.executable]))
     print(f"\n{'median step':14} {'sample':>8} {'verify':>8} {'old':>8} {'update':>8} {'sync':>8} {'step':>8} {'length':>8} "

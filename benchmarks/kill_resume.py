@@ -34,8 +34,8 @@ from benchmarks.common import ROOT, environment
 
 PHASES = ("loading", "sampling", "grading", "update", "sync", "evaluation", "saving", "finish")
 RUN = [
-    "--run.steps=8", "--run.save_every=2", "--rollout.prompts=4", "--rollout.samples=4", "--rollout.oversample=2",
-    "--rollout.carry_over=true", "--algorithm.mini_batch_prompts=2", "--algorithm.correction=truncate", "--eval.every=3",
+    "--run.steps=8", "--run.save_every=2", "--rollout.prompts=4", "--rollout.group_size=4", "--rollout.oversample=2",
+    "--rollout.carry_over=true", "--algorithm.mini_batch_prompts=2", "--algorithm.rollout_is=truncate", "--eval.every=3",
     "--eval.problems=8", "--eval.during_problems=8", "--eval.samples=4", "--eval.k=2", "--optimizer.lr=1e-3",
 ]  # fmt: skip
 UNEQUAL = ("time/", "speed/", "checkpoint/")  # metrics that no two runs share
@@ -110,8 +110,8 @@ def run_watched(folder: str, phase: str, occurrence: str, share: str, *argv: str
     watch = Watch(Path(folder), phase, int(occurrence), float(share))
     watch.around(Checkpoints, "load", "loading")
     watch.around(train, "build_engine", "loading")
-    watch.around(train, "fill_batch", "sampling")
-    watch.around(train, "score_old_policy", "update")
+    watch.around(train, "collect_batch", "sampling")
+    watch.around(train, "compute_logprobs", "update")
     watch.around(train, "update", "update")
     watch.around(engine, "sync", "sync")
     watch.around(train, "evaluate", "evaluation")

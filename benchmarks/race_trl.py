@@ -8,9 +8,9 @@ take turns, one step each on a CPU, one run each on a GPU, which both do not fit
 step         all of it, from asking for samples to having logged
 update       making micro-batches, forward, loss and what is logged of it, backward, clipping, optimizer step, gradients zeroed.
              Ours: `update`; TRL's: from the end of `_generate_and_score_completions` to `on_step_end`
-generation   sampling, reward, advantages, waking the engine, pushing weights to it, its sleep. Ours: `fill_batch`,
-             `give_advantages`, `engine.sleep`, `engine.sync`; TRL's: `_generate_and_score_completions` without "old"
-old          the trainer's log-probs before the update, which only a correction (below) asks for. Ours: `score_old_policy`;
+generation   sampling, reward, advantages, waking the engine, pushing weights to it, its sleep. Ours: `collect_batch`,
+             `compute_advantages`, `engine.sleep`, `engine.sync`; TRL's: `_generate_and_score_completions` without "old"
+old          the trainer's log-probs before the update, which only a correction (below) asks for. Ours: `compute_logprobs`;
              TRL's: `_get_per_token_logps_and_entropies` without gradient
 processor    CPU only: the mean of a step's processor seconds, those of child processes (our verifier's) in ticks of 10 ms with
              them; other work on the machine disturbs them less
@@ -186,11 +186,11 @@ def run_minirl(work: dict[str, Any]) -> None:
     options = [
         f"--model.path={folder / 'model'}", "--data.task=dataset", f"--data.train={folder / 'problems.jsonl'}",
         "--data.chat=false", f"--verifier.name={Path(__file__).resolve()}:digits", f"--rollout.prompts={prompts}",
-        f"--rollout.samples={samples}", f"--rollout.max_response_tokens={longest}", "--rollout.max_sequences=512",
+        f"--rollout.group_size={samples}", f"--rollout.max_response_tokens={longest}", "--rollout.max_sequences=512",
         "--algorithm.estimator=grpo", f"--algorithm.mini_batch_prompts={prompts}", "--optimizer.lr=1e-6",
         "--optimizer.warmup_steps=0", "--eval.every=0", "--eval.problems=1", "--eval.samples=1", "--eval.k=1",
-        f"--run.steps={10**6}", "--run.save_every=0", f"--run.dir={folder / work['run']}", "--rollout.gap_stop=1000",
-        "--rollout.gap_warn=1000", f"--algorithm.correction={'truncate' if work['correct'] else 'none'}",
+        f"--run.steps={10**6}", "--run.save_every=0", f"--run.dir={folder / work['run']}", "--rollout.logprob_diff_stop=1000",
+        "--rollout.logprob_diff_warn=1000", f"--algorithm.rollout_is={'truncate' if work['correct'] else 'none'}",
     ]  # fmt: skip
     if work["gpu"]:
         options += ["--model.dtype=bfloat16", "--rollout.engine=vllm", "--rollout.vllm.gpu_memory_utilization=0.3"]
@@ -221,7 +221,7 @@ def run_minirl(work: dict[str, Any]) -> None:
         return force_vllm(engine, lengths) if work["gpu"] else force_transformers(engine, lengths)
 
     train.Reporter, train.build_engine = Stopped, forced  # type: ignore[misc]
-    phases = {"fill_batch": "generation", "give_advantages": "generation", "score_old_policy": "old", "update": "update"}
+    phases = {"collect_batch": "generation", "compute_advantages": "generation", "compute_logprobs": "old", "update": "update"}
     for name, phase in phases.items():
         setattr(train, name, turns.timed(phase, getattr(train, name)))
     train.train(load(options))
@@ -241,7 +241,7 @@ def force_vllm(engine: Any, lengths: Callable[[int], list[int]]) -> Any:
 
     def generate(prompts: Any, sampling: Any, seeds: Any, keep: Any = None) -> Any:
         engine.forget()
-        n, groups = sampling.samples, {i: [] for i in range(len(prompts))}  # type: ignore[var-annotated]
+        n, groups = sampling.n, {i: [] for i in range(len(prompts))}  # type: ignore[var-annotated]
         wanted, places = lengths(len(prompts) * n), {}
         for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
             for j in range(n):
@@ -340,8 +340,8 @@ def run_trl(work: dict[str, Any]) -> None:
             return model_generate(**inputs, logits_processor=[force])
 
         trainer.model.generate = forced
-    generate, log_probs = trainer._generate_and_score_completions, trainer._get_per_token_logps_and_entropies
-    old = turns.timed("old", log_probs)
+    generate, logprobs = trainer._generate_and_score_completions, trainer._get_per_token_logps_and_entropies
+    old = turns.timed("old", logprobs)
 
     def timed_generate(inputs: Any) -> Any:
         batch = turns.timed("generation", generate)(inputs)
@@ -350,11 +350,11 @@ def run_trl(work: dict[str, Any]) -> None:
         turns.start("update")
         return batch
 
-    def timed_log_probs(*arguments: Any, **named: Any) -> Any:
-        return (log_probs if torch.is_grad_enabled() else old)(*arguments, **named)
+    def timed_logprobs(*arguments: Any, **named: Any) -> Any:
+        return (logprobs if torch.is_grad_enabled() else old)(*arguments, **named)
 
     trainer._generate_and_score_completions = timed_generate
-    trainer._get_per_token_logps_and_entropies = timed_log_probs
+    trainer._get_per_token_logps_and_entropies = timed_logprobs
     trainer.train()
 
 

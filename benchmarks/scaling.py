@@ -71,7 +71,7 @@ def measure(folder: Path, size: dict[str, int], gpu: bool) -> dict[str, Any]:
     """One row: medians of train.py at that size."""
     name = "-".join(map(str, size.values()))
     options = [
-        f"--model.path={folder / 'model'}", f"--rollout.prompts={size['prompts']}", f"--rollout.samples={size['samples']}",
+        f"--model.path={folder / 'model'}", f"--rollout.prompts={size['prompts']}", f"--rollout.group_size={size['samples']}",
         f"--algorithm.mini_batch_prompts={size['prompts']}", f"--rollout.max_response_tokens={size['longest']}",
         "--algorithm.estimator=grpo", "--eval.every=0", "--eval.problems=1", "--eval.samples=1", "--eval.k=1",
         "--run.steps=7", "--run.save_rollouts=0", "--optimizer.lr=1e-6", f"--run.dir={folder / name}",

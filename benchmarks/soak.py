@@ -35,7 +35,7 @@ from benchmarks.common import ROOT, environment
 
 RUN = [
     "--run.steps=1000000", "--run.save_every=20", "--run.save_in_background=true", "--rollout.prompts=16",
-    "--rollout.samples=8", "--rollout.carry_over=true", "--rollout.oversample=1.5", "--algorithm.correction=truncate",
+    "--rollout.group_size=8", "--rollout.carry_over=true", "--rollout.oversample=1.5", "--algorithm.rollout_is=truncate",
     "--algorithm.mini_batch_prompts=8", "--eval.every=100", "--eval.problems=32", "--eval.during_problems=32",
     "--eval.samples=4", "--eval.k=2", "--verifier.workers=2",
     "--optimizer.lr=1e-6",  # so that the policy, and with it the work of a step, stays the same

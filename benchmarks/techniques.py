@@ -39,7 +39,7 @@ from minirl.policy import logprobs as scoring
 from minirl.policy.model import model_config
 from minirl.policy.packing import packed_micro_batches
 from minirl.policy.policy import Policy
-from minirl.rollout.types import Rollout, Sampling, transformers
+from minirl.rollout.types import Rollout, SamplingParams, transformers
 from minirl.utils.distributed import Ranks
 
 GPU = torch.cuda.is_available()
@@ -82,8 +82,8 @@ def step(policy: Policy, batch: Groups) -> list[float]:
     """Gradient norms of old log-probs and an update as train.py makes them; the learning rate of 0 keeps the weights."""
     policy.version = 0
     for rollout in (r for group in batch for r in group):
-        rollout.old_log_probs = None
-    train.score_old_policy(policy, batch, policy.config.build_strategy(), policy.config)
+        rollout.old_logprobs = None
+    train.compute_logprobs(policy, batch, policy.config.build_estimator(), policy.config)
     return train.update(policy, batch, 0.0, policy.config).grad_norms
 
 
@@ -108,12 +108,12 @@ def unshared(policy: Policy, batch: Groups) -> tuple[Side, Side]:
 
 def with_last_tokens(policy: Policy, rollouts: Any, indices: list[int]) -> scoring.MicroBatch:
     """A packed micro-batch in which the last token of each response goes through the model too."""
-    longer = {i: replace(rollouts[i].sample, ids=np.append(rollouts[i].sample.ids, 0)) for i in indices}
+    longer = {i: replace(rollouts[i].sample, ids=np.append(rollouts[i].completion.ids, 0)) for i in indices}
     batch = MICRO_BATCH(policy, {i: replace(rollouts[i], sample=s) for i, s in longer.items()}, indices)  # type: ignore[arg-type]
     last = np.cumsum([r.length for r in batch.rollouts]) - 1
     kept = torch.from_numpy(np.delete(np.arange(len(batch.targets)), last)).to(batch.targets.device)
     own = [rollouts[i] for i in batch.indices]
-    return replace(batch, rollouts=own, places=batch.places[kept], targets=batch.targets[kept])
+    return replace(batch, rollouts=own, places=batch.logit_index[kept], targets=batch.targets[kept])
 
 
 def products(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float | None, enable_gqa: bool) -> Tensor:
@@ -127,22 +127,22 @@ def plain_head(policy: Policy, batch: scoring.MicroBatch) -> tuple[Tensor, Tenso
     """Log-probs and entropies from the logits of all tokens."""
     with policy.autocast():
         logits = policy.model(**batch.inputs, use_cache=False).logits[0]
-    logps = (logits[:, : policy.vocabulary].float() / policy.config.rollout.temperature).log_softmax(-1)
+    logprobs = (logits[:, : policy.vocabulary].float() / policy.config.rollout.temperature).log_softmax(-1)
     with torch.no_grad():
-        entropies = -(logps.exp() * logps).sum(-1)
-    return logps[batch.places, batch.targets], entropies[batch.places]
+        entropies = -(logprobs.exp() * logprobs).sum(-1)
+    return logprobs[batch.logit_index, batch.targets], entropies[batch.logit_index]
 
 
 def score(policy: Policy, batch: Groups, entropy: bool) -> Any:
     """The old log-probs of a batch, with entropies or without."""
     policy.score([r for group in batch for r in group], old=True, entropy=entropy)
-    return np.concatenate([r.old_log_probs for group in batch for r in group])  # type: ignore[arg-type]
+    return np.concatenate([r.old_logprobs for group in batch for r in group])  # type: ignore[arg-type]
 
 
 def sampled_by(policy: Policy, batch: Groups) -> Groups:
     """`batch` as if this policy had sampled it: the sampler's log-probs are the trainer's."""
     score(policy, batch, False)
-    return [[replace(r, sample=replace(r.sample, log_probs=r.old_log_probs)) for r in group] for group in batch]
+    return [[replace(r, sample=replace(r.sample, logprobs=r.old_logprobs)) for r in group] for group in batch]
 
 
 def decode(policy: Policy, lengths: np.ndarray, prompt: int, each: int = SAMPLES, kept: bool = False) -> Any:
@@ -154,7 +154,7 @@ def decode(policy: Policy, lengths: np.ndarray, prompt: int, each: int = SAMPLES
     engine.stop_ids = torch.tensor([], dtype=torch.long)
     engine.lengths = torch.from_numpy(np.full(rows, lengths.max()) if kept else lengths)
     seeds = np.arange(rows // SAMPLES).repeat(SAMPLES // each).tolist()
-    made = engine.generate(prompts, Sampling(each, 1.0, int(lengths.max())), seeds)
+    made = engine.generate(prompts, SamplingParams(each, 1.0, int(lengths.max())), seeds)
     samples = [s.ids for _, group in sorted(made, key=lambda g: g[0]) for s in group]
     return np.concatenate([ids[:n] for ids, n in zip(samples, lengths, strict=True)])
 
@@ -220,15 +220,15 @@ def rows(folder: Path, quick: bool) -> Iterator[Row]:
         yield Row("prompts shared by their responses", shown("update", size, tail), make)
     yield updates("last tokens left out", short, True, swap=(Policy, "micro_batch", with_last_tokens))
     if not GPU:  # there, attention is one call of another kernel
-        yield updates("segments of like length a call, not all", long, True, swap=(attention, "LIKE", 0.0))
+        yield updates("segments of like length a call, not all", long, True, swap=(attention, "SIMILAR_LENGTH", 0.0))
         swap = (attention, "scaled_dot_product_attention", products)
         yield updates("sdpa for segments, not written out", long, True, swap=swap)
     half = f"algorithm.mini_batch_prompts={short[0] // 2}"
-    needed, sampler = "algorithm.correction=truncate", "algorithm.old_log_probs=sampler"
+    needed, sampler = "algorithm.rollout_is=truncate", "algorithm.old_logprobs=sampler"
     yield updates("no old log-probs of the first of 2 mini-batches", short, True, [half, needed], [half])
     yield updates("old log-probs of the sampler, not the trainer", short, True, [half], [half, sampler])
     yield updates("activations recomputed", long, True, [], ["model.gradient_checkpointing=true"], memory=True)
-    swap = (Policy, "log_probs", plain_head)
+    swap = (Policy, "logprobs", plain_head)
     yield updates("head over response tokens, not all logits", few, True, swap=swap, of=whole, memory=True)
     if not quick:  # less work is one micro-batch and one chunk
         swap = (scoring, "LOGITS_CHUNK", 2**60)

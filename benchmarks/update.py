@@ -28,7 +28,7 @@ def rollouts(work: dict[str, Any], vocabulary: int) -> list[list[Any]]:
     """Groups of about work["tokens"] response tokens; lengths uniform, or log-normal with a quarter of the longest as mean."""
     import numpy as np
 
-    from minirl.rollout.types import Rollout, Sample
+    from minirl.rollout.types import Completion, Rollout
     from minirl.verify.types import Verdict
 
     rng, groups, made = np.random.default_rng(0), [], 0
@@ -38,7 +38,7 @@ def rollouts(work: dict[str, Any], vocabulary: int) -> list[list[Any]]:
             length = work["length"]
             if work["tail"]:
                 length = int(np.clip(rng.lognormal(np.log(length / 4) - 0.5, 1), 2, length))
-            sample = Sample(rng.integers(4, vocabulary, length, dtype=np.int32), np.full(length, -3, np.float32), "stop")
+            sample = Completion(rng.integers(4, vocabulary, length, dtype=np.int32), np.full(length, -3, np.float32), "stop")
             group.append(Rollout(len(groups), "", "", prompt, sample, 0, "", Verdict("wrong"), 0.0))
             group[-1].advantages = rng.normal()
             made += length

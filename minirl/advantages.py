@@ -1,13 +1,13 @@
 """Group -> advantages: GRPO, DAPO, PKPO, entropy-shaped advantage and EDAS as small interchangeable classes.
 
-A group is one prompt with its N responses, always whole. A strategy maps a `Group` to one advantage a response (float[N]) or
+A group is one prompt with its N responses, always whole. A estimator maps a `Group` to one advantage a response (float[N]) or
 one a token (N arrays float[T_i]). Pure numpy: no torch, no communication, no randomness.
 
 Source of every formula: "Leveraging Error Diversity in Group Rollouts for Reinforcement Learning" (arXiv 2605.17333), called
 the paper below; docs/algorithms.md explains them with numbers.
 
 A new estimator is one dataclass with `__call__` and one line in BASES (or WRAPPERS, if it reshapes another's advantages); its
-`option` fields become `--strategy.<name>.<field>` by themselves.
+`option` fields become `--estimator.<name>.<field>` by themselves.
 """
 
 from collections import Counter
@@ -55,20 +55,20 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """What a strategy asks of the rest of the run; every value can be overridden in the config."""
+class Requirements:
+    """What a estimator asks of the rest of the run; every value can be overridden in the config."""
 
     dynamic_sampling: bool
     clip_low: float
     clip_high: float
-    aggregation: str
+    loss_agg_mode: str
 
 
-class Strategy(Protocol):
-    """Advantages of one group; `recipe` says what the run must do, `needs_entropy` whether `Group.entropies` is read."""
+class Estimator(Protocol):
+    """Advantages of one group; `requirements` says what the run must do, `needs_entropy` whether `Group.entropies` is read."""
 
     @property
-    def recipe(self) -> Recipe: ...
+    def requirements(self) -> Requirements: ...
 
     @property
     def needs_entropy(self) -> bool: ...
@@ -96,7 +96,7 @@ class GRPO:
 
     std: bool = option(True, "divide by the group's standard deviation; false is Dr. GRPO")
 
-    recipe = Recipe(dynamic_sampling=False, clip_low=0.2, clip_high=0.2, aggregation="sequence-mean")
+    requirements = Requirements(dynamic_sampling=False, clip_low=0.2, clip_high=0.2, loss_agg_mode="seq-mean-token-mean")
     needs_entropy = False
 
     @property
@@ -112,7 +112,7 @@ class GRPO:
 class DAPO(GRPO):
     """GRPO's advantage; clip-higher, dynamic sampling and the token-mean loss are asked of the run."""
 
-    recipe = Recipe(dynamic_sampling=True, clip_low=0.2, clip_high=0.28, aggregation="token-mean")
+    requirements = Requirements(dynamic_sampling=True, clip_low=0.2, clip_high=0.28, loss_agg_mode="token-mean")
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class PKPO:
     leave_one_out: bool = option(False, "baseline: mean of the other responses instead of the group's mean")
     std: bool = option(False, "divide by the standard deviation, which turns the method back into GRPO for few right answers")
 
-    recipe = GRPO.recipe
+    requirements = GRPO.requirements
     needs_entropy = False
 
     @property
@@ -182,15 +182,15 @@ class EDAS:
     alpha: float = option(0.4, "strength where wrong answers differ (branch C)")
     beta: float = option(0.2, "strength where all wrong answers are the same (branch B); the authors' DAPO launcher has 0.3")
     kappa: float = option(2.0, "a change is at most |A| / kappa; more than 1")
-    base: Strategy = GRPO()
+    base: Estimator = GRPO()
 
     def __post_init__(self) -> None:
         check(self.alpha >= 0 and self.beta >= 0, f"edas.alpha and edas.beta must be at least 0, not {self.alpha}, {self.beta}")
         check(self.kappa > 1, f"edas.kappa must be above 1, not {self.kappa}: a wrong answer must stay punished")
 
     @property
-    def recipe(self) -> Recipe:
-        return self.base.recipe
+    def requirements(self) -> Requirements:
+        return self.base.requirements
 
     @property
     def needs_entropy(self) -> bool:
@@ -235,7 +235,7 @@ class EntropyShaped:
 
     alpha: float = option(0.4, "weight of the policy's entropy")
     kappa: float = option(2.0, "a change is at most |A| / kappa; more than 1")
-    base: Strategy = DAPO()
+    base: Estimator = DAPO()
 
     needs_entropy = True
 
@@ -244,8 +244,8 @@ class EntropyShaped:
         check(self.kappa > 1, f"entropy.kappa must be above 1, not {self.kappa}")
 
     @property
-    def recipe(self) -> Recipe:
-        return self.base.recipe
+    def requirements(self) -> Requirements:
+        return self.base.requirements
 
     @property
     def min_samples(self) -> int:
@@ -274,10 +274,10 @@ def check(condition: bool, message: str) -> None:
         raise ValueError(message)
 
 
-def build(name: str, options: Any = None) -> Strategy:
-    """The strategy called `name`: a base, then wrappers, joined by "+", as in "dapo+edas".
+def build(name: str, options: Any = None) -> Estimator:
+    """The estimator called `name`: a base, then wrappers, joined by "+", as in "dapo+edas".
 
-    options: an object with one instance of each class under its name (the config's `strategy` section), or None for defaults.
+    options: an object with one instance of each class under its name (the config's `estimator` section), or None for defaults.
     Raises ValueError that lists what is known.
     """
     known = f"known are {', '.join(PAPER)}, and any of {', '.join(BASES)} followed by +{' or +'.join(WRAPPERS)}"
@@ -285,11 +285,11 @@ def build(name: str, options: Any = None) -> Strategy:
     check(first in BASES and all(part in WRAPPERS for part in rest), f"unknown estimator {name!r}: {known}")
     check(len(set(rest)) == len(rest), f"estimator {name!r} names a part twice")
     check("entropy" not in rest[:-1], f"estimator {name!r}: entropy works on tokens and must come last")
-    strategy = getattr(options, first) if options is not None else BASES[first]()
+    estimator = getattr(options, first) if options is not None else BASES[first]()
     for part in rest:
         wrapper = getattr(options, part) if options is not None else WRAPPERS[part]()
-        strategy = replace(wrapper, base=strategy)
-    return strategy
+        estimator = replace(wrapper, base=estimator)
+    return estimator
 
 
 def has_signal(group: Group) -> bool:
@@ -298,9 +298,9 @@ def has_signal(group: Group) -> bool:
     return len(set(scores[group.valid].tolist())) > 1
 
 
-def bottom(strategy: Any) -> Any:
+def base_estimator(estimator: Any) -> Any:
     """The base estimator inside any wrappers."""
-    return bottom(strategy.base) if hasattr(strategy, "base") else strategy
+    return base_estimator(estimator.base) if hasattr(estimator, "base") else estimator
 
 
 # ---- what every run reports, whichever estimator acts ----------------------------------------------------------------------

@@ -11,26 +11,26 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from minirl.config.options import AGGREGATIONS, CORRECTIONS, KL_ESTIMATORS
+from minirl.config.options import KL_ESTIMATORS, LOSS_AGG_MODES, ROLLOUT_IS
 
 
 def token_weights(lengths: Sequence[int], aggregation: str, constant: float = 0.0) -> list[float]:
     """The weight of each token of each sequence, float[N], for the N sequences of one whole mini-batch (all ranks).
 
     lengths: int[N] response tokens, 0 for a sequence that is left out of the loss and of every count.
-    "token-mean": 1 / all tokens. "sequence-mean": 1 / (sequences * own length). "constant": 1 / (sequences * constant), as in
+    "token-mean": 1 / all tokens. "seq-mean-token-mean": 1 / (sequences * own length). "constant": 1 / (sequences * constant), as in
     Dr. GRPO, where the constant is the longest response allowed. A mini-batch that is left out whole has weights 0.
     """
     tokens, sequences = sum(lengths), sum(length > 0 for length in lengths)
     if aggregation == "token-mean":
         return [1 / tokens if length else 0.0 for length in lengths]
-    if aggregation == "sequence-mean":
+    if aggregation == "seq-mean-token-mean":
         return [1 / (sequences * length) if length else 0.0 for length in lengths]
     if aggregation == "constant":
         if constant <= 0:
             raise ValueError(f"aggregation 'constant' needs a positive constant, not {constant}")
         return [1 / (sequences * constant) if length else 0.0 for length in lengths]
-    raise ValueError(f"unknown aggregation {aggregation!r}: known are {', '.join(AGGREGATIONS)}")
+    raise ValueError(f"unknown aggregation {aggregation!r}: known are {', '.join(LOSS_AGG_MODES)}")
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ class TokenLoss:
     clipped_dual: Tensor
 
 
-def clipped_surrogate(logps: Tensor, old_logps: Tensor, advantages: Tensor, clip: Clip) -> TokenLoss:
+def clipped_surrogate(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, clip: Clip) -> TokenLoss:
     """PPO's clipped surrogate a token (Schulman et al. 2017), clip-higher (DAPO) and dual clip (Ye et al. 2020).
 
     All float[T]. The log-ratio is clamped to +-20 before exp.
     """
-    ratio = (logps - old_logps).clamp(-20, 20).exp()
+    ratio = (logprobs - old_logprobs).clamp(-20, 20).exp()
     plain = ratio * advantages
     clipped = ratio.clamp(1 - clip.low, 1 + clip.high) * advantages
     objective = torch.minimum(plain, clipped)
@@ -71,17 +71,17 @@ def clipped_surrogate(logps: Tensor, old_logps: Tensor, advantages: Tensor, clip
     return TokenLoss(-objective, high, low, dual)
 
 
-def kl(logps: Tensor, other_logps: Tensor, estimator: str) -> Tensor:
+def kl(logprobs: Tensor, other_logprobs: Tensor, estimator: str) -> Tensor:
     """float[T], estimate of KL(policy || other) on tokens sampled from the policy (Schulman, "Approximating KL divergence").
 
     k1 = log p/q, unbiased; k2 = (log p/q)^2 / 2; k3 = q/p - 1 - log q/p, unbiased and never negative. That is of values: the
     gradient of k1 as it stands is 0 on average, so k1 carries the score-function gradient, k1 times that of log p, which on
     average is the KL's own, as is k2's; k3's is another divergence's.
     """
-    log_ratio = (logps - other_logps).clamp(-20, 20)
+    log_ratio = (logprobs - other_logprobs).clamp(-20, 20)
     if estimator == "k1":
         value = log_ratio.detach()
-        return value + value * (logps - logps.detach())
+        return value + value * (logprobs - logprobs.detach())
     if estimator == "k2":
         return log_ratio.square() / 2
     if estimator == "k3":
@@ -89,23 +89,23 @@ def kl(logps: Tensor, other_logps: Tensor, estimator: str) -> Tensor:
     raise ValueError(f"unknown KL estimator {estimator!r}: known are {', '.join(KL_ESTIMATORS)}")
 
 
-def importance_weights(old_logps: Tensor, sampler_logps: Tensor, correction: str, low: float, high: float) -> Tensor:
+def importance_weights(old_logprobs: Tensor, rollout_logprobs: Tensor, correction: str, low: float, high: float) -> Tensor:
     """float[T], without gradient: trainer's old probability over the sampler's, for the gap between the two.
 
     "none": 1. "truncate": min(ratio, high), truncated importance sampling (Yao et al. 2025). "mask": ratio inside [low, high],
     0 outside (IcePop).
     """
-    ratio = (old_logps - sampler_logps).detach().clamp(-20, 20).exp()
+    ratio = (old_logprobs - rollout_logprobs).detach().clamp(-20, 20).exp()
     if correction == "none":
         return torch.ones_like(ratio)
     if correction == "truncate":
         return ratio.clamp(max=high)
     if correction == "mask":
         return torch.where((ratio >= low) & (ratio <= high), ratio, 0.0)
-    raise ValueError(f"unknown importance correction {correction!r}: known are {', '.join(CORRECTIONS)}")
+    raise ValueError(f"unknown importance correction {correction!r}: known are {', '.join(ROLLOUT_IS)}")
 
 
-def log_probs_and_entropy(
+def logprobs_and_entropy(
     logits: Tensor, targets: Tensor, temperature: float = 1.0, entropy: bool = True, entropy_grad: bool = True
 ) -> tuple[Tensor, Tensor]:
     """(float[T] log-prob of each target, float[T] full-vocabulary entropy), nats, of softmax(logits / temperature).

@@ -16,7 +16,7 @@ from minirl.advantages import (
     PKPO,
     EntropyShaped,
     Group,
-    Recipe,
+    Requirements,
     build,
     diversity,
     has_signal,
@@ -64,12 +64,12 @@ def test_grpo_by_hand():
     assert GRPO(std=False)(g) == pytest.approx([0.5, -0.5, -0.5, 0.5])
 
 
-@pytest.mark.parametrize("strategy", [GRPO(), GRPO(std=False), DAPO(), PKPO(), EDAS(), EDAS(base=PKPO())])
+@pytest.mark.parametrize("estimator", [GRPO(), GRPO(std=False), DAPO(), PKPO(), EDAS(), EDAS(base=PKPO())])
 @pytest.mark.parametrize(
     "g", [group("", 1), group("a", 0), group("aabb", 0), group("", 5), Group(np.array([]), np.array([], bool), [])]
 )
-def test_groups_without_signal_have_no_advantage(strategy, g):
-    assert np.array_equal(strategy(g), np.zeros(len(g.rewards)))
+def test_groups_without_signal_have_no_advantage(estimator, g):
+    assert np.array_equal(estimator(g), np.zeros(len(g.rewards)))
 
 
 def test_equal_rewards_that_are_not_exact_floats_have_no_advantage():
@@ -81,8 +81,8 @@ def test_a_response_without_verdict_counts_nowhere():
     nan = float("nan")
     g = Group(np.array([nan, 1.0, 0.0, 0.0]), np.array([False, True, False, False]), ["boom", "", "x", "x"])
     without = Group(np.array([1.0, 0.0, 0.0]), np.array([True, False, False]), ["", "x", "x"])
-    for strategy in (GRPO(), DAPO(), PKPO(k=2), EDAS()):
-        assert strategy(g) == pytest.approx([0.0, *strategy(without)])
+    for estimator in (GRPO(), DAPO(), PKPO(k=2), EDAS()):
+        assert estimator(g) == pytest.approx([0.0, *estimator(without)])
     alone = Group(np.array([nan] * 7 + [1.0]), np.array([False] * 7 + [True]), ["boom"] * 7 + [""])
     assert np.array_equal(GRPO()(alone), np.zeros(8))
     assert np.array_equal(EDAS(base=PKPO())(Group(np.array([nan, nan]), np.zeros(2, bool), ["", ""])), np.zeros(2))
@@ -251,8 +251,8 @@ def test_bad_names_say_what_is_known(name):
 
 
 def test_recipes_are_those_of_the_base():
-    assert build("dapo+edas").recipe == Recipe(True, 0.2, 0.28, "token-mean")
-    assert build("grpo+edas").recipe == Recipe(False, 0.2, 0.2, "sequence-mean")
+    assert build("dapo+edas").requirements == Requirements(True, 0.2, 0.28, "token-mean")
+    assert build("grpo+edas").requirements == Requirements(False, 0.2, 0.2, "seq-mean-token-mean")
     assert build("dapo+entropy").needs_entropy
     assert not build("dapo+edas").needs_entropy
 
@@ -337,7 +337,7 @@ def test_the_documented_new_estimator_works(tmp_path):
     file.write_text(source.replace(line, block.replace("BASES =", "BASES: dict[str, Any] =")))
     program = (
         "from minirl.config.command_line import load; import numpy as np; from minirl.advantages import Group\n"
-        "s = load(['--algorithm.estimator=maxrl+edas', '--strategy.maxrl.floor=0.2']).build_strategy()\n"
+        "s = load(['--algorithm.estimator=maxrl+edas', '--estimator.maxrl.floor=0.2']).build_estimator()\n"
         "print(s.base.floor, s.base(Group(np.array([1., 0, 0, 0]), np.array([1, 0, 0, 0], bool), list('rabc'))).tolist())"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)

@@ -22,7 +22,7 @@ from minirl.config.command_line import load
 from minirl.policy import policy as policies
 from minirl.policy.policy import Policy
 from minirl.rollout.hf import TransformersEngine
-from minirl.rollout.types import Rollout, Sample
+from minirl.rollout.types import Completion, Rollout
 from minirl.tiny import make as tiny
 from minirl.utils.distributed import Ranks
 from minirl.utils.errors import RunError
@@ -37,14 +37,14 @@ TOK = tiny.tokenizer()
 def small(tmp_path_factory):
     """Options of a run of seconds, on few problems of the embedded task."""
     return [
-        *few_problems(tmp_path_factory.mktemp("data")), "--run.steps=3", "--rollout.prompts=4", "--rollout.samples=4",
+        *few_problems(tmp_path_factory.mktemp("data")), "--run.steps=3", "--rollout.prompts=4", "--rollout.group_size=4",
         "--algorithm.mini_batch_prompts=2", "--eval.every=0", "--eval.problems=4", "--eval.samples=2", "--eval.k=2",
         "--optimizer.lr=1e-3", "--run.save_every=1",
     ]  # fmt: skip
 
 
 def rollout(prompt, response):
-    sample = Sample(np.array(response, np.int32), np.full(len(response), -1.0, np.float32), "stop")
+    sample = Completion(np.array(response, np.int32), np.full(len(response), -1.0, np.float32), "stop")
     return Rollout(0, "", "", list(prompt), sample, 0, "", Verdict("wrong"), 0.0)
 
 
@@ -62,7 +62,7 @@ def weights(policy):
 def step(policy, factor):
     """One optimizer step whose loss is multiplied by `factor`; its gradient norm."""
     for micro in policy.gradient_steps([rollout([4, 5], [6, 7, 1])]):
-        policy.accumulate(policy.log_probs(micro)[0].sum() * factor)
+        policy.accumulate(policy.logprobs(micro)[0].sum() * factor)
     return policy.step(1e-3)
 
 
@@ -84,8 +84,8 @@ def test_a_step_that_is_not_finite_changes_nothing_and_leaves_nothing_behind(fac
 def test_a_finite_loss_with_an_infinite_gradient_is_skipped_too():
     policy = Policy(load([]), Ranks(), len(TOK))
     batch = policy.micro_batch([rollout([4], [6])], [0])
-    logps, _ = policy.log_probs(batch)
-    loss = (logps - logps.detach()).sum().abs().sqrt()  # 0, with slope inf * 0
+    logprobs, _ = policy.logprobs(batch)
+    loss = (logprobs - logprobs.detach()).sum().abs().sqrt()  # 0, with slope inf * 0
     assert loss.isfinite()
     policy.accumulate(loss)
     before = weights(policy)
@@ -167,7 +167,7 @@ def test_out_of_memory_while_sampling_says_how_many_sequences_to_use(small):
     policy = Policy(config, Ranks(), len(TOK))
     engine = train.build_engine(config, policy, TOK, 100)
     with little_memory(200), pytest.raises(RunError, match=r"40000 sequences at once.*rollout\.max_sequences=20000"):
-        list(engine.generate([[4] * 60] * 400, train.Sampling(100, 1.0, 12), list(range(400))))
+        list(engine.generate([[4] * 60] * 400, train.SamplingParams(100, 1.0, 12), list(range(400))))
 
 
 def test_an_engine_that_fails_ends_the_run_with_its_reason_and_what_to_lower(small, tmp_path, monkeypatch, capsys):
@@ -210,7 +210,7 @@ def test_a_verdict_that_is_lost_with_its_worker_is_counted_and_left_out(small, t
         "        os.kill(os.getpid(), signal.SIGKILL)\n    return float(problem.answer in response)\n"
     )
     more = [f"--verifier.name={tmp_path / 'mine.py'}:deadly", "--algorithm.estimator=grpo", "--run.steps=1"]
-    more += ["--rollout.samples=2", "--eval.problems=1"]
+    more += ["--rollout.group_size=2", "--eval.problems=1"]
     assert train.main(load([*small, *more, "--run-dir", str(tmp_path / "out")])) == 0
     (row,) = metrics(tmp_path / "out")
     assert row["verify/errors"] == 2, "one group of two"

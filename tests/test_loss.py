@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minirl.loss import (
-    AGGREGATIONS,
+    LOSS_AGG_MODES,
     Clip,
     clipped_surrogate,
     importance_weights,
     kl,
-    log_probs_and_entropy,
+    logprobs_and_entropy,
     overlong_penalty,
     token_weights,
 )
@@ -33,27 +33,27 @@ def test_clipped_surrogate_by_hand():
 
 
 def test_clipped_tokens_have_no_gradient_and_others_have():
-    logps = torch.tensor([1.5, 1.5, 0.5, 10.0, 1.0]).log().requires_grad_()
+    logprobs = torch.tensor([1.5, 1.5, 0.5, 10.0, 1.0]).log().requires_grad_()
     advantage = torch.tensor([1.0, -1.0, -1.0, -1.0, 1.0])
-    clipped_surrogate(logps, torch.zeros(5), advantage, Clip()).loss.sum().backward()
-    assert logps.grad is not None
+    clipped_surrogate(logprobs, torch.zeros(5), advantage, Clip()).loss.sum().backward()
+    assert logprobs.grad is not None
     # d(-ratio * A)/d logp = -ratio * A where nothing clips
-    assert logps.grad.tolist() == pytest.approx([0.0, 1.5, 0.0, 0.0, -1.0])
+    assert logprobs.grad.tolist() == pytest.approx([0.0, 1.5, 0.0, 0.0, -1.0])
 
 
 def test_log_ratios_far_out_stay_finite():
-    logps = torch.tensor([200.0, -200.0], requires_grad=True)
-    loss = clipped_surrogate(logps, torch.zeros(2), torch.tensor([-1.0, 1.0]), Clip(dual=None)).loss
+    logprobs = torch.tensor([200.0, -200.0], requires_grad=True)
+    loss = clipped_surrogate(logprobs, torch.zeros(2), torch.tensor([-1.0, 1.0]), Clip(dual=None)).loss
     assert torch.isfinite(loss).all()
     assert loss[0].item() == pytest.approx(math.exp(20))
 
 
 def test_token_weights_by_hand():
     assert token_weights([1, 3], "token-mean") == [0.25, 0.25]
-    assert token_weights([1, 3], "sequence-mean") == pytest.approx([0.5, 1 / 6])
+    assert token_weights([1, 3], "seq-mean-token-mean") == pytest.approx([0.5, 1 / 6])
     assert token_weights([1, 3], "constant", 10) == pytest.approx([1 / 20, 1 / 20])
     # a response that is left out is in no count
-    assert token_weights([0, 1, 3], "sequence-mean") == pytest.approx([0.0, 0.5, 1 / 6])
+    assert token_weights([0, 1, 3], "seq-mean-token-mean") == pytest.approx([0.0, 0.5, 1 / 6])
     assert token_weights([0, 0], "token-mean") == [0.0, 0.0]
     with pytest.raises(ValueError, match="token-mean"):
         token_weights([1], "mean")
@@ -61,7 +61,7 @@ def test_token_weights_by_hand():
         token_weights([1], "constant")
 
 
-@given(st.lists(st.integers(1, 50), min_size=1, max_size=12), st.sampled_from(AGGREGATIONS), st.randoms())
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=12), st.sampled_from(LOSS_AGG_MODES), st.randoms())
 def test_the_gradient_does_not_depend_on_how_a_mini_batch_is_cut(lengths, aggregation, rng):
     torch.manual_seed(sum(lengths))
     sequences = [torch.randn(n) for n in lengths]
@@ -127,18 +127,18 @@ def test_truncated_weights_carry_no_gradient():
     assert not importance_weights(old, torch.tensor([-1.2]), "truncate", 0.5, 2.0).requires_grad
 
 
-def test_log_probs_and_entropy_by_hand():
+def test_logprobs_and_entropy_by_hand():
     probabilities = torch.tensor([[0.5, 0.25, 0.25], [0.9, 0.05, 0.05]])
-    logps, entropy = log_probs_and_entropy(probabilities.log() + 7.0, torch.tensor([0, 2]))
-    assert logps.tolist() == pytest.approx([math.log(0.5), math.log(0.05)], rel=1e-5)
+    logprobs, entropy = logprobs_and_entropy(probabilities.log() + 7.0, torch.tensor([0, 2]))
+    assert logprobs.tolist() == pytest.approx([math.log(0.5), math.log(0.05)], rel=1e-5)
     assert entropy.tolist() == pytest.approx([1.5 * math.log(2), -(0.9 * math.log(0.9) + 0.1 * math.log(0.05))], rel=1e-5)
 
 
 def test_entropy_gradient_only_when_asked():
     logits = torch.randn(2, 3, requires_grad=True)
-    assert log_probs_and_entropy(logits, torch.tensor([0, 1]))[1].requires_grad
-    assert not log_probs_and_entropy(logits, torch.tensor([0, 1]), entropy_grad=False)[1].requires_grad
-    assert not log_probs_and_entropy(logits, torch.tensor([0, 1]), entropy=False)[1].any()
+    assert logprobs_and_entropy(logits, torch.tensor([0, 1]))[1].requires_grad
+    assert not logprobs_and_entropy(logits, torch.tensor([0, 1]), entropy_grad=False)[1].requires_grad
+    assert not logprobs_and_entropy(logits, torch.tensor([0, 1]), entropy=False)[1].any()
 
 
 def test_overlong_penalty_by_hand():

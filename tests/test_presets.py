@@ -30,14 +30,14 @@ def test_the_papers_presets_have_its_settings(name):
     c = preset(name)
     assert c.model.path == MODELS[name]
     assert (c.model.dtype, c.rollout.engine, c.data.chat_arguments) == ("bfloat16", "vllm", {"enable_thinking": False})
-    assert (c.rollout.prompts, c.rollout.samples, c.algorithm.mini_batch_prompts, c.algorithm.epochs) == (256, 10, 64, 1)
+    assert (c.rollout.prompts, c.rollout.group_size, c.algorithm.mini_batch_prompts, c.algorithm.epochs) == (256, 10, 64, 1)
     assert (c.rollout.temperature, c.rollout.max_generation_batches) == (1.0, 20)
     assert (c.optimizer.lr, c.optimizer.schedule, c.optimizer.warmup_steps) == (1e-6, "constant", 0)
     assert (c.optimizer.betas, c.optimizer.weight_decay, c.optimizer.max_grad_norm) == ([0.9, 0.999], 0.01, 1.0)
-    assert (c.algorithm.dual_clip, c.algorithm.kl_coefficient) == (3.0, 0.0)
+    assert (c.algorithm.dual_clip, c.algorithm.kl_coef) == (3.0, 0.0)
     assert (c.algorithm.overlong_buffer, c.algorithm.mask_truncated) == (0, False)
-    assert (c.strategy.edas.alpha, c.strategy.edas.beta, c.strategy.edas.kappa) == (0.4, 0.2, 2.0)
-    assert (c.strategy.entropy.alpha, c.strategy.entropy.kappa, c.strategy.pkpo.k) == (0.4, 2.0, 8)
+    assert (c.estimator.edas.alpha, c.estimator.edas.beta, c.estimator.edas.kappa) == (0.4, 0.2, 2.0)
+    assert (c.estimator.entropy.alpha, c.estimator.entropy.kappa, c.estimator.pkpo.k) == (0.4, 2.0, 8)
     limits = (c.run.epochs, c.data.max_prompt_tokens, c.rollout.max_response_tokens)
     sampling = (c.verifier.name, c.eval.temperature, c.eval.top_p, c.eval.top_k)
     if name in MATH:
@@ -50,8 +50,8 @@ def test_the_papers_presets_have_its_settings(name):
 def test_every_row_of_the_papers_table_is_a_preset_and_an_estimator(estimator):
     for name in MATH if "dapo" not in estimator or "entropy" in estimator else MODELS:
         c = preset(name, f"--algorithm.estimator={estimator}")
-        a = c.algorithm.recipe
-        got = (a.clip_low, a.clip_high, a.dynamic_sampling, c.build_strategy().needs_entropy)
+        a = c.algorithm.requirements
+        got = (a.clip_low, a.clip_high, a.dynamic_sampling, c.build_estimator().needs_entropy)
         assert got == ESTIMATORS[estimator], name
 
 

@@ -32,7 +32,7 @@ def start(arguments):
 
 
 SMALL = [
-    "--run.steps=2", "--rollout.prompts=4", "--rollout.samples=4", "--algorithm.mini_batch_prompts=2", "--eval.problems=8",
+    "--run.steps=2", "--rollout.prompts=4", "--rollout.group_size=4", "--algorithm.mini_batch_prompts=2", "--eval.problems=8",
     "--eval.samples=4", "--eval.k=2", "--optimizer.lr=1e-3",
 ]  # fmt: skip
 
@@ -86,7 +86,7 @@ def test_the_metrics_that_are_promised_are_there_and_sane(finished):
     for key in (
         "reward/mean", "reward/accuracy", "groups/informative", "groups/diverse_groups", "groups/unique_wrong",
         "batch/diverse_groups", "batch/branch_a", "batch/branch_b", "batch/branch_c", "batch/delta", "policy/entropy",
-        "policy/clip_high", "policy/clip_low", "policy/kl_old", "policy/gap_mean", "response/tokens", "response/truncated",
+        "policy/clip_high", "policy/clip_low", "policy/approx_kl", "policy/rollout_logprob_diff_mean", "response/tokens", "response/truncated",
         "optimizer/lr", "optimizer/grad_norm", "optimizer/steps", "verify/errors", "verify/timeouts", "sampling/wasted_groups",
         "time/sample", "time/verify", "time/old", "time/update", "time/step", "speed/sample", "speed/update", "speed/tokens",
     ):  # fmt: skip
@@ -96,11 +96,11 @@ def test_the_metrics_that_are_promised_are_there_and_sane(finished):
     assert row["sampling/groups"] >= 4
     assert row["verify/errors"] == 0
     # sampler and trainer compute the same log-probs on a CPU in float32
-    assert max(m["policy/gap_max"] for m in metrics(finished[0])) < 1e-4
+    assert max(m["policy/rollout_logprob_diff_max"] for m in metrics(finished[0])) < 1e-4
     assert row["optimizer/steps"] == 2
     assert 0 < row["policy/entropy"] < math.log(22)
     # the second mini-batch is off-policy: the ratio is no longer one
-    assert row["policy/kl_old"] > 0
+    assert row["policy/approx_kl"] > 0
 
 
 def test_the_saved_model_loads_and_the_saved_config_repeats_the_run(finished, tmp_path):
@@ -137,7 +137,7 @@ def test_two_ranks_give_the_curve_of_one(tmp_path):
         "--run.steps=3",
         "--rollout.prompts=6",
         "--algorithm.estimator=dapo+edas+entropy",
-        "--algorithm.kl_coefficient=0.01",
+        "--algorithm.kl_coef=0.01",
     ]
     run(*SMALL, *steps, "--run-dir", tmp_path / "one")
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", free_port())
@@ -154,7 +154,7 @@ def test_two_ranks_give_the_curve_of_one(tmp_path):
 @pytest.mark.parametrize("estimator", ["grpo", "dapo", "pkpo", "grpo+edas", "dapo+entropy"])
 def test_every_estimator_runs_with_the_same_metrics(estimator, finished, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    more = ["--strategy.pkpo.k=3"] if estimator == "pkpo" else []
+    more = ["--estimator.pkpo.k=3"] if estimator == "pkpo" else []
     assert train.main(load([*SMALL, f"--algorithm.estimator={estimator}", "--run-dir", "out", *more])) == 0
     rows = metrics(tmp_path / "out")
     assert rows[0].keys() == metrics(finished[0])[0].keys()
@@ -165,12 +165,12 @@ def test_every_estimator_runs_with_the_same_metrics(estimator, finished, tmp_pat
 @pytest.mark.parametrize(
     "options",
     [
-        ["--rollout.carry_over=true", "--rollout.oversample=2", "--algorithm.correction=truncate"],
-        ["--rollout.carry_over=true", "--rollout.oversample=2", "--algorithm.old_log_probs=sampler"],
-        ["--algorithm.epochs=2", "--algorithm.mini_batch_prompts=4", "--algorithm.aggregation=constant",
+        ["--rollout.carry_over=true", "--rollout.oversample=2", "--algorithm.rollout_is=truncate"],
+        ["--rollout.carry_over=true", "--rollout.oversample=2", "--algorithm.old_logprobs=sampler"],
+        ["--algorithm.epochs=2", "--algorithm.mini_batch_prompts=4", "--algorithm.loss_agg_mode=constant",
          "--algorithm.overlong_buffer=6"],
-        ["--algorithm.mini_batch_prompts=4", "--algorithm.entropy_coefficient=0.01", "--model.dtype=bfloat16",
-         "--algorithm.correction=mask"],
+        ["--algorithm.mini_batch_prompts=4", "--algorithm.entropy_coef=0.01", "--model.dtype=bfloat16",
+         "--algorithm.rollout_is=mask"],
         ["--model.gradient_checkpointing=true", "--optimizer.micro_batch_tokens=64", "--rollout.max_sequences=4",
          "--optimizer.schedule=cosine"],
     ],
@@ -191,15 +191,15 @@ def test_surplus_groups_are_counted_as_waste_when_they_are_not_carried(tmp_path)
         assert row["sampling/wasted_groups"] == row["sampling/groups"] - 4
 
 
-def test_a_first_mini_batch_that_is_the_only_one_needs_no_old_log_probs(tmp_path):
+def test_a_first_mini_batch_that_is_the_only_one_needs_no_old_logprobs(tmp_path):
     fast = [*SMALL, "--algorithm.mini_batch_prompts=4"]
     train.main(load([*fast, "--run-dir", str(tmp_path / "skipped")]))
     # correction=truncate reads the old log-probs, so the pass happens; with a sampler that agrees the weights are 1
-    train.main(load([*fast, "--algorithm.correction=truncate", "--run-dir", str(tmp_path / "scored")]))
+    train.main(load([*fast, "--algorithm.rollout_is=truncate", "--run-dir", str(tmp_path / "scored")]))
     assert all(m["optimizer/skipped"] == 0 for m in metrics(tmp_path / "skipped"))
     for a, b in zip(metrics(tmp_path / "skipped"), metrics(tmp_path / "scored"), strict=True):
         assert same(a, b, 1e-4)
-    assert metrics(tmp_path / "skipped")[0]["policy/kl_old"] == 0.0
+    assert metrics(tmp_path / "skipped")[0]["policy/approx_kl"] == 0.0
 
 
 # ---- a batch that cannot be filled -----------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ def test_a_graded_reward_has_a_signal_and_warns_of_missing_labels(tmp_path, caps
         "def graded(problem, response, rollout):\n    return 0.1 * sum(map(str.isdigit, response))\n"
     )
     assert start([*SMALL, f"--verifier.name={tmp_path / 'rew.py'}:graded", "--run-dir", str(tmp_path / "out"), "--run.steps=1",
-                  "--rollout.samples=16"]) == 0  # fmt: skip
+                  "--rollout.group_size=16"]) == 0  # fmt: skip
     (row,) = metrics(tmp_path / "out")
     assert row["sampling/batch_groups"] > 0
     assert row["batch/branch_b"] == 0, "no label is no class"
@@ -323,7 +323,7 @@ def test_a_model_folder_without_weights_is_bad_input(tmp_path, capsys):
 
 
 def test_exit_codes_reach_the_shell(tmp_path):
-    printed = run("--rollout.samples=1", expect=2)
+    printed = run("--rollout.group_size=1", expect=2)
     assert "Traceback" not in printed
     assert "--rollout.prompts=32" in run("--help")
 
@@ -353,12 +353,12 @@ def smollm2(tmp_path_factory):
 
 
 def test_a_pretrained_model_on_four_shot_arithmetic(smollm2, tmp_path):
-    few = ["--run.steps=1", "--rollout.prompts=2", "--rollout.samples=6", "--algorithm.mini_batch_prompts=2",
+    few = ["--run.steps=1", "--rollout.prompts=2", "--rollout.group_size=6", "--algorithm.mini_batch_prompts=2",
            "--eval.problems=4",
            "--eval.samples=2", "--eval.k=2", "--rollout.max_generation_batches=4", f"--model.path={smollm2}"]  # fmt: skip
     run(ROOT / "configs" / "smollm2-fewshot.yaml", *few, "--run-dir", tmp_path / "out")
     (row,) = metrics(tmp_path / "out")
-    assert row["policy/gap_max"] < 1e-3
+    assert row["policy/rollout_logprob_diff_max"] < 1e-3
     assert row["response/truncated"] < 0.5, "the newline ends a response"
     responses = [json.loads(line) for line in (tmp_path / "out" / "rollouts" / "step000001.jsonl").read_text().splitlines()]
     if responses:
@@ -369,7 +369,7 @@ def test_code_problems_are_judged_in_the_sandbox(tmp_path, capsys):
     rows = [{"problem": f"{i}*2=", "tests": f"assert f() == {i}"} for i in range(3, 9)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     code = ["--data.task=dataset", f"--data.train={tmp_path / 'rows.jsonl'}", "--data.test_size=2", "--data.answer_column=",
-            "--data.fact_columns=[tests]", "--verifier.name=code", "--algorithm.estimator=grpo"]  # fmt: skip
+            "--data.extra_info_columns=[tests]", "--verifier.name=code", "--algorithm.estimator=grpo"]  # fmt: skip
     assert start([*SMALL, *code, "--run.steps=1", "--run-dir", str(tmp_path / "out")]) == 0
     assert "sandbox mode" in capsys.readouterr().out
     saved = [json.loads(line) for line in (tmp_path / "out" / "rollouts" / "step000001.jsonl").read_text().splitlines()]

@@ -247,7 +247,7 @@ def run(o: argparse.Namespace, models: Mapping[str, Problems]) -> dict[str, Any]
 
 def cost_table(endpoint: Endpoint, pairs: list[Pair]) -> Table:
     """What a run would ask for, in tokens."""
-    requests = {endpoint.request(pair.prompt)[0]: pair for pair in pairs}  # equal texts are asked once
+    requests = {endpoint.request(pair.prompt)[0]: pair for pair in pairs}  # equal texts are asked unique_keys
     new = [pair for name, pair in requests.items() if name not in endpoint.known]
     limit = endpoint.body.get("max_tokens") or endpoint.body.get("max_completion_tokens")
     return [

@@ -9,7 +9,7 @@ from minirl.utils.errors import ConfigError, require
 def check(config: Config) -> None:
     """ConfigError for the first value or combination that cannot work."""
     d, v, r, a, o, e = config.data, config.verifier, config.rollout, config.algorithm, config.optimizer, config.eval
-    strategy = config.build_strategy()
+    estimator = config.build_estimator()
     for key, value, limits in every_option(config):
         known, minimum = limits.get("choices"), limits.get("minimum")
         require(known is None or value in known, f"{key} is one of {', '.join(known or ())}, not {value!r}")
@@ -22,10 +22,13 @@ def check(config: Config) -> None:
     require(
         len(o.betas) == 2 and all(0 <= b < 1 for b in o.betas), f"optimizer.betas takes two numbers in [0, 1), not {o.betas}"
     )
-    require(a.recipe.clip_low < 1, f"algorithm.clip_low must be below 1, not {a.recipe.clip_low}: a ratio is never negative")
     require(
-        a.correction_high > 0 and 0 <= a.correction_low <= a.correction_high,
-        f"algorithm.correction_low={a.correction_low} and correction_high={a.correction_high} must be a range of ratios",
+        a.requirements.clip_low < 1,
+        f"algorithm.clip_low must be below 1, not {a.requirements.clip_low}: a ratio is never negative",
+    )
+    require(
+        a.rollout_is_high > 0 and 0 <= a.rollout_is_low <= a.rollout_is_high,
+        f"algorithm.rollout_is_low={a.rollout_is_low} and rollout_is_high={a.rollout_is_high} must be a range of ratios",
     )
     require(
         r.abort_longest <= 0.5,
@@ -37,9 +40,9 @@ def check(config: Config) -> None:
     require(v.timeout > 0, f"verifier.timeout must be above 0 seconds, not {v.timeout}")
     require(a.dual_clip is None or a.dual_clip > 1, f"algorithm.dual_clip must be above 1 or null, not {a.dual_clip}")
     require(
-        r.samples >= strategy.min_samples,
-        f"rollout.samples={r.samples} is too small for {a.estimator}: it compares the responses of a group and needs at least "
-        f"{strategy.min_samples}",
+        r.group_size >= estimator.min_samples,
+        f"rollout.group_size={r.group_size} is too small for {a.estimator}: it compares the responses of a group and needs at least "
+        f"{estimator.min_samples}",
     )
     require(
         r.prompts % a.mini_batch_prompts == 0,
@@ -62,18 +65,18 @@ def check(config: Config) -> None:
         not (v.rewards and a.estimator.startswith("pkpo")), "pkpo is defined for right and wrong only: remove verifier.rewards"
     )
     require(
-        not (r.carry_over and a.old_log_probs == "trainer" and a.correction == "none"),
-        "rollout.carry_over trains on groups of an older policy: set algorithm.correction=truncate (or mask), or "
-        "algorithm.old_log_probs=sampler, so that their ratio is taken against the policy that sampled them",
+        not (r.carry_over and a.old_logprobs == "trainer" and a.rollout_is == "none"),
+        "rollout.carry_over trains on groups of an older policy: set algorithm.rollout_is=truncate (or mask), or "
+        "algorithm.old_logprobs=sampler, so that their ratio is taken against the policy that sampled them",
     )
     require(
-        not (a.old_log_probs == "sampler" and a.correction != "none"),
-        f"algorithm.correction={a.correction} corrects old log-probs of the trainer: with old_log_probs=sampler there "
+        not (a.old_logprobs == "sampler" and a.rollout_is != "none"),
+        f"algorithm.rollout_is={a.rollout_is} corrects old log-probs of the trainer: with old_logprobs=sampler there "
         "is nothing to correct, set it to none",
     )
     require(
-        not (a.old_log_probs == "sampler" and strategy.needs_entropy),
-        f"{a.estimator} needs the policy's entropies, which come with old log-probs: set algorithm.old_log_probs=trainer",
+        not (a.old_logprobs == "sampler" and estimator.needs_entropy),
+        f"{a.estimator} needs the policy's entropies, which come with old log-probs: set algorithm.old_logprobs=trainer",
     )
     if config.run.stop_after is not None:
         duration(config.run.stop_after)

@@ -125,7 +125,7 @@ def fill(cls: Any, tree: Any, path: str) -> Any:
         values[key] = fill(kind, value, f"{path}{key}.") if is_dataclass(kind) else coerce(value, kind, f"{path}{key}")
     try:
         return cls(**values)
-    except ValueError as error:  # a strategy's own check
+    except ValueError as error:  # a estimator's own check
         raise ConfigError(str(error)) from None
 
 
@@ -183,12 +183,12 @@ def coerce(value: Any, kind: Any, key: str) -> Any:
 def resolve(config: Config) -> Config:
     """`config` with every None that means "as the estimator says" filled in."""
     try:
-        recipe = config.build_strategy().recipe
+        requirements = config.build_estimator().requirements
     except ValueError as error:
         raise ConfigError(str(error)) from None
     a = config.algorithm
     filled = {
-        name: getattr(recipe, name) if getattr(a, name) is None else getattr(a, name)
+        name: getattr(requirements, name) if getattr(a, name) is None else getattr(a, name)
         for name in ("dynamic_sampling", "clip_low", "clip_high", "aggregation")
     }
     length = config.rollout.max_response_tokens if config.eval.max_response_tokens is None else config.eval.max_response_tokens

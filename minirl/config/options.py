@@ -1,7 +1,7 @@
 """Every option of a run, its default and its meaning: one tree of dataclasses.
 
 command_line.py fills it, checks.py says which values cannot work. `None` in the `algorithm` section means "as the estimator's
-recipe says".
+requirements says".
 """
 
 import dataclasses
@@ -14,9 +14,9 @@ from minirl import advantages
 from minirl.advantages import option
 
 EMBEDDED = "embedded"
-AGGREGATIONS = ("token-mean", "sequence-mean", "constant")
+LOSS_AGG_MODES = ("token-mean", "seq-mean-token-mean", "constant")
 KL_ESTIMATORS = ("k1", "k2", "k3")
-CORRECTIONS = ("none", "truncate", "mask")
+ROLLOUT_IS = ("none", "truncate", "mask")
 
 
 def items(default: list | dict, text: str) -> Any:
@@ -53,9 +53,9 @@ class DataConfig:
     test_split: str = option("test", "split of a Hub data set to evaluate on")
     test_size: int = option(128, "problems held out of train when test is empty", minimum=1)
     prompt_column: str = option("problem", "column with the problem's text, or a list of messages; a.b is key b of column a")
-    answer_column: str = option("answer", "column with the gold answer; empty for data that only facts decide (code)")
+    answer_column: str = option("answer", "column with the gold answer; empty for data that only extra_info decide (code)")
     answer_pattern: str | None = option(None, "regular expression; its first group is the gold answer inside the answer column")
-    fact_columns: list[str] = items(
+    extra_info_columns: list[str] = items(
         [], "further columns that the verifier needs, such as tests or entry_point; name=column renames"
     )
     template: str = option("{problem}", "the user's message; {problem} is replaced by the problem's text")
@@ -108,7 +108,7 @@ class VllmConfig:
 class RolloutConfig:
     engine: str = option("transformers", "what samples", choices=("transformers", "vllm"))
     prompts: int = option(32, "groups in one training batch, over all ranks", minimum=1)
-    samples: int = option(10, "responses to each prompt: the group size", minimum=1)
+    group_size: int = option(10, "responses to each prompt", minimum=1)
     temperature: float = option(1.0, "sampling temperature; log-probs are those of the tempered distribution")
     max_response_tokens: int = option(12, "a response is cut there and marked truncated", minimum=1)
     stop: list[str] = items(
@@ -131,8 +131,10 @@ class RolloutConfig:
     max_empty_steps: int = option(
         25, "end the run after so many batches in a row in which no group has rewards that differ; 0: never", minimum=0
     )
-    gap_warn: float = option(0.05, "warn when sampler and trainer log-probs differ by more on average, nats", minimum=0)
-    gap_stop: float = option(0.5, "end the run when they do", minimum=0)
+    logprob_diff_warn: float = option(
+        0.05, "warn when sampler and trainer log-probs differ by more on average, nats", minimum=0
+    )
+    logprob_diff_stop: float = option(0.5, "end the run when they do", minimum=0)
     vllm: VllmConfig = field(default_factory=VllmConfig)
     carry_over: bool = option(False, "keep surplus groups, at most half a batch, for the next batch instead of dropping them")
 
@@ -150,28 +152,28 @@ class AlgorithmConfig:
     clip_low: float | None = option(None, "ratio clipped below 1 - clip_low", minimum=0)
     clip_high: float | None = option(None, "ratio clipped above 1 + clip_high", minimum=0)
     dual_clip: float | None = option(3.0, "bound on the loss of negative advantages; null turns it off")
-    aggregation: str | None = option(
-        None, "how token losses are averaged; constant divides by max_response_tokens", choices=AGGREGATIONS
+    loss_agg_mode: str | None = option(
+        None, "how token losses are averaged; constant divides by max_response_tokens", choices=LOSS_AGG_MODES
     )
-    old_log_probs: str = option(
+    old_logprobs: str = option(
         "trainer", "whose log-probs the ratio starts from; the trainer recomputes them", choices=("trainer", "sampler")
     )
-    correction: str = option("none", "importance weights for the gap between sampler and trainer", choices=CORRECTIONS)
-    correction_low: float = option(0.5, "correction=mask: ratios below count 0")
-    correction_high: float = option(2.0, "correction=truncate: cap of the ratio; mask: ratios above count 0")
-    kl_coefficient: float = option(0.0, "weight of the KL to the starting model; 0 loads no reference model", minimum=0)
+    rollout_is: str = option("none", "importance weights for the gap between sampler and trainer", choices=ROLLOUT_IS)
+    rollout_is_low: float = option(0.5, "rollout_is=mask: ratios below count 0")
+    rollout_is_high: float = option(2.0, "rollout_is=truncate: cap of the ratio; mask: ratios above count 0")
+    kl_coef: float = option(0.0, "weight of the KL to the starting model; 0 loads no reference model", minimum=0)
     kl_estimator: str = option("k3", "how that KL is estimated", choices=KL_ESTIMATORS)
-    entropy_coefficient: float = option(0.0, "weight of an entropy bonus", minimum=0)
+    entropy_coef: float = option(0.0, "weight of an entropy bonus", minimum=0)
     overlong_buffer: int = option(0, "tokens before the limit over which DAPO's soft penalty grows to -1; 0 is off", minimum=0)
     mask_truncated: bool = option(False, "leave truncated responses out of the loss; they stay in the group's statistics")
 
     @property
-    def recipe(self) -> advantages.Recipe:
+    def requirements(self) -> advantages.Requirements:
         """The values that are the estimator's unless the config says otherwise; `load` has filled them in."""
-        values = (self.dynamic_sampling, self.clip_low, self.clip_high, self.aggregation)
+        values = (self.dynamic_sampling, self.clip_low, self.clip_high, self.loss_agg_mode)
         if None in values:
             raise ValueError(f"an algorithm section that was not resolved: {values}")
-        return advantages.Recipe(*values)  # type: ignore[arg-type]
+        return advantages.Requirements(*values)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -242,8 +244,8 @@ class PlanConfig:
 
 
 # One sub-section a registered estimator, made of its `option` fields.
-StrategyConfig: Any = dataclasses.make_dataclass(
-    "StrategyConfig",
+EstimatorConfig: Any = dataclasses.make_dataclass(
+    "EstimatorConfig",
     [(name, cls, field(default_factory=cls)) for name, cls in (advantages.BASES | advantages.WRAPPERS).items()],
 )
 
@@ -255,7 +257,7 @@ class Config:
     verifier: VerifierConfig = field(default_factory=VerifierConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
-    strategy: StrategyConfig = field(default_factory=StrategyConfig)  # type: ignore[valid-type]
+    estimator: EstimatorConfig = field(default_factory=EstimatorConfig)  # type: ignore[valid-type]
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     run: RunConfig = field(default_factory=RunConfig)
@@ -263,9 +265,9 @@ class Config:
     dry_run: bool = False
     replay: str | None = None
 
-    def build_strategy(self) -> advantages.Strategy:
-        """The advantage estimator that `algorithm.estimator` names, with the options of `strategy`."""
-        return advantages.build(self.algorithm.estimator, self.strategy)
+    def build_estimator(self) -> advantages.Estimator:
+        """The advantage estimator that `algorithm.estimator` names, with the options of `estimator`."""
+        return advantages.build(self.algorithm.estimator, self.estimator)
 
 
 def every_option(node: Any = None, path: str = "") -> list[tuple[str, Any, Mapping[str, Any]]]:

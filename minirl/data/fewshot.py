@@ -19,9 +19,9 @@ def problems(split: str) -> list[Problem]:
     rng = random.Random(_SEED)
     one = [(a, op, b) for a in range(2, 10) for b in range(2, 10) for op in "*+"]
     two = [(a, "*", b) for a in range(11, 20) for b in range(2, 10)]
-    facts = one + two
-    rng.shuffle(facts)
-    held_out, rest = facts[:HELD_OUT], facts[HELD_OUT:]
+    pairs = one + two
+    rng.shuffle(pairs)
+    held_out, rest = pairs[:HELD_OUT], pairs[HELD_OUT:]
     made = []
     for a, op, b in held_out if split == "test" else rest:
         # Shots come from the training side only, never with the asked problem's own operands.

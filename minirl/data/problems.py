@@ -10,7 +10,7 @@ from typing import Any
 
 from minirl.config.options import DataConfig
 from minirl.data import arithmetic, fewshot
-from minirl.data.rows import cell, read_rows, said, text_of
+from minirl.data.rows import column_value, last_user_message, read_rows, text_of
 from minirl.utils.errors import ConfigError
 from minirl.verify.types import Problem
 
@@ -71,7 +71,7 @@ def rows_to_problems(rows: Sequence[dict[str, Any] | None], config: DataConfig, 
     """Problems of data rows, by the config's column mapping. Rows are counted from 1, empty lines included."""
     if not any(rows):
         raise ConfigError(f"{source} has no rows")
-    facts_of = {column.split("=")[0]: column.split("=")[-1] for column in config.fact_columns}
+    facts_of = {column.split("=")[0]: column.split("=")[-1] for column in config.extra_info_columns}
     columns = [config.prompt_column, *([config.answer_column] if config.answer_column else []), *facts_of.values()]
     try:
         pattern = re.compile(config.answer_pattern) if config.answer_pattern else None
@@ -82,22 +82,26 @@ def rows_to_problems(rows: Sequence[dict[str, Any] | None], config: DataConfig, 
         if row is None:
             continue
         for column in columns:
-            if cell(row, column) is None:
+            if column_value(row, column) is None:
                 if column in row:
                     raise ConfigError(f"{source}, row {number} has no value in column {column!r}: mend or remove the row")
                 raise ConfigError(
                     f"{source}, row {number} has no column {column!r} (it has {', '.join(map(str, row))}): set "
-                    "data.prompt_column, data.answer_column or data.fact_columns"
+                    "data.prompt_column, data.answer_column or data.extra_info_columns"
                 )
-        answer = text_of(cell(row, config.answer_column), config.answer_column, source, number) if config.answer_column else ""
+        answer = (
+            text_of(column_value(row, config.answer_column), config.answer_column, source, number)
+            if config.answer_column
+            else ""
+        )
         if pattern:
             found = pattern.search(answer)
             if not found or not found.groups():
                 raise ConfigError(f"{source}, row {number}: data.answer_pattern finds no group in the answer {answer[-80:]!r}")
             answer = found.group(1)
-        facts = {name: cell(row, column) for name, column in facts_of.items()}
-        prompt = text_of(said(cell(row, config.prompt_column)), config.prompt_column, source, number)
-        problems.append(Problem(str(row.get("id", number)), prompt, answer.strip(), facts))
+        extra_info = {name: column_value(row, column) for name, column in facts_of.items()}
+        prompt = text_of(last_user_message(column_value(row, config.prompt_column)), config.prompt_column, source, number)
+        problems.append(Problem(str(row.get("id", number)), prompt, answer.strip(), extra_info))
     return problems
 
 
@@ -113,7 +117,7 @@ def distinct(problems: list[Problem], notes: list[str]) -> list[Problem]:
                 disputed.add(text)
             continue
         if p.id in ids:
-            p = Problem(f"{p.id}#{number}", p.prompt, p.answer, p.facts)
+            p = Problem(f"{p.id}#{number}", p.prompt, p.answer, p.extra_info)
         ids.add(p.id)
         seen[text] = p
     if len(seen) < len(problems):

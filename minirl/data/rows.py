@@ -48,7 +48,7 @@ def read_jsonl(path: Path, columns: Sequence[str] = ()) -> list[dict[str, Any] |
             rows.append(None)
             continue
         try:
-            row = json.loads(line.decode("utf-8"), object_pairs_hook=once)
+            row = json.loads(line.decode("utf-8"), object_pairs_hook=unique_keys)
         except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
             cut = number == len(lines) and ": the file seems to be cut off there"
             raise ConfigError(f"{path}, line {number} is not JSON ({error}){cut or ''}: mend or remove it") from None
@@ -60,7 +60,7 @@ def read_jsonl(path: Path, columns: Sequence[str] = ()) -> list[dict[str, Any] |
     return rows
 
 
-def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object; ValueError when a key stands in it twice, of which one would be lost."""
     found = dict(pairs)
     if len(found) < len(pairs):
@@ -69,7 +69,7 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def cell(row: dict[str, Any], column: str) -> Any:
+def column_value(row: dict[str, Any], column: str) -> Any:
     """A column's value; "a.b" is key b of column a. None when it is not there."""
     value: Any = row
     for key in column.split("."):
@@ -77,7 +77,7 @@ def cell(row: dict[str, Any], column: str) -> Any:
     return row.get(column, value)
 
 
-def said(prompt: Any) -> Any:
+def last_user_message(prompt: Any) -> Any:
     """The last user message of a list of messages (verl's format); anything else as it is."""
     if isinstance(prompt, list) and all(isinstance(m, dict) for m in prompt):
         return next((m.get("content") for m in reversed(prompt) if m.get("role") == "user"), None)

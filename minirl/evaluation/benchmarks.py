@@ -17,7 +17,7 @@ from minirl.advantages import option
 from minirl.config.command_line import coerce, read_yaml
 from minirl.config.options import DataConfig, items
 from minirl.data.problems import GENERATORS, same_text, unreadable_answers
-from minirl.data.rows import cell, read_rows, said, text_of
+from minirl.data.rows import column_value, last_user_message, read_rows, text_of
 from minirl.evaluation.hub_rows import PREPARE
 from minirl.utils.errors import ConfigError
 from minirl.verify.rewards import reward_file
@@ -130,11 +130,11 @@ class Loaded:
 
     def record(self) -> dict[str, Any]:
         """All that shapes the result, for results.json."""
-        facts = {"source": self.source, "rows": self.rows, "sha256": self.sha256, "problems": len(self.problems)}
+        described = {"source": self.source, "rows": self.rows, "sha256": self.sha256, "problems": len(self.problems)}
         path = reward_file(self.benchmark.verifier)
         if path and path.is_file():  # a missing one is the verifier's to report
-            facts["verifier_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
-        return {k: v for k, v in asdict(self.benchmark).items() if k not in ("rows", "sha256", "file", "suites")} | facts
+            described["verifier_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+        return {k: v for k, v in asdict(self.benchmark).items() if k not in ("rows", "sha256", "file", "suites")} | described
 
 
 def read_records(path: Path) -> dict[str, Benchmark]:
@@ -262,7 +262,7 @@ def to_problem(row: dict[str, Any], number: int, b: Benchmark, source: str) -> t
 
     def get(*names: str) -> Any:
         for name in (*names, *(b.columns[n] for n in names if n in b.columns)):
-            if (value := cell(row, name)) is not None:
+            if (value := column_value(row, name)) is not None:
                 return value
         return None
 
@@ -279,19 +279,19 @@ def to_problem(row: dict[str, Any], number: int, b: Benchmark, source: str) -> t
             )
         return value
 
-    prompt = text_of(need("problem", said(get("problem", "prompt"))), "problem", source, number)
+    prompt = text_of(need("problem", last_user_message(get("problem", "prompt"))), "problem", source, number)
     if not prompt.strip():
         raise ConfigError(f"benchmark {b.name}: {source}, row {number} has an empty problem: mend or remove the row")
     name = get("id")
     name = str(name) if isinstance(name, str | int | float) and str(name).strip() else str(number)
     if b.verifier == "code":
-        facts = {"tests": need("tests", get("tests")), "entry_point": get("entry_point")}
+        extra_info = {"tests": need("tests", get("tests")), "entry_point": get("entry_point")}
         if (seconds := get("timeout")) is not None:
-            facts["timeout"] = seconds
+            extra_info["timeout"] = seconds
         solution = get("solution", "canonical_solution") if row.get("canonical_passes", True) else None
-        if solution is not None and facts["entry_point"] and f"def {facts['entry_point']}" in prompt:
+        if solution is not None and extra_info["entry_point"] and f"def {extra_info['entry_point']}" in prompt:
             solution = prompt + solution  # the body of the function that the prompt begins
-        return Problem(name, prompt, "", facts), None if solution is None else f"```python\n{solution}\n```"
+        return Problem(name, prompt, "", extra_info), None if solution is None else f"```python\n{solution}\n```"
     answer = need("answer", get("answer"))
     if isinstance(answer, list):
         answer = ", ".join(map(str, answer))
@@ -312,7 +312,7 @@ def answers_found(problems: Sequence[Problem], pattern: str, where: str) -> tupl
             f"{where}, row {number + 1}: answer_pattern {pattern!r} finds no answer in {problems[number].answer[-80:]!r}, and "
             "finds one in other rows: change the pattern or mend the row"
         )
-    return [Problem(p.id, p.prompt, (a or "").strip(), p.facts) for p, a in zip(problems, answers, strict=True)], True
+    return [Problem(p.id, p.prompt, (a or "").strip(), p.extra_info) for p, a in zip(problems, answers, strict=True)], True
 
 
 def with_unique_ids(problems: Iterable[Problem]) -> list[Problem]:
@@ -322,7 +322,7 @@ def with_unique_ids(problems: Iterable[Problem]) -> list[Problem]:
     for number, p in enumerate(problems):
         name = f"{p.id}#{number}" if p.id in seen else p.id
         seen.add(name)
-        unique.append(Problem(name, p.prompt, p.answer, p.facts))
+        unique.append(Problem(name, p.prompt, p.answer, p.extra_info))
     return unique
 
 
@@ -330,5 +330,5 @@ def digest(problems: Sequence[Problem]) -> str:
     """A hash of all that a result depends on: prompts, answers, tests, in their order; not ids."""
     whole = hashlib.sha256()
     for p in problems:
-        whole.update(json.dumps([p.prompt, p.answer, p.facts], sort_keys=True, default=str).encode() + b"\n")
+        whole.update(json.dumps([p.prompt, p.answer, p.extra_info], sort_keys=True, default=str).encode() + b"\n")
     return whole.hexdigest()

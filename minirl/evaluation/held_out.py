@@ -8,7 +8,7 @@ from minirl.advantages import diversity, rho
 from minirl.config.options import EvalConfig
 from minirl.data.prompts import Prompt
 from minirl.rollout.sampler import EVALUATION, Sampler, as_group
-from minirl.rollout.types import Sampling
+from minirl.rollout.types import SamplingParams
 from minirl.utils.errors import RunError
 from minirl.verify.types import NO_ANSWER
 
@@ -19,7 +19,7 @@ def evaluate(sampler: Sampler, prompts: Sequence[Prompt], config: EvalConfig) ->
     pass@1: mean accuracy over samples; pass@k: unbiased, k = config.k; error_diversity: unique wrong / wrong, mean over
     problems with a wrong answer; no_answer, truncated: shares of samples; errors: samples without verdict, which count nowhere.
     """
-    sampling = Sampling(config.samples, config.temperature, config.max_response_tokens or 0, config.top_p, config.top_k)
+    sampling = SamplingParams(config.samples, config.temperature, config.max_response_tokens or 0, config.top_p, config.top_k)
     groups = sampler.groups(prompts, range(len(prompts)), sampling, EVALUATION)
     made = [as_group(g) for g in groups]
     rollouts = [r for g in groups for r in g]

@@ -23,7 +23,7 @@ from minirl.evaluation.benchmarks import Loaded
 from minirl.evaluation.folder import Key, Row
 from minirl.evaluation.models import Prepared
 from minirl.rollout.sampler import EVALUATION, stable_seed
-from minirl.rollout.types import Engine, Sample, Sampling
+from minirl.rollout.types import Completion, Engine, SamplingParams
 from minirl.utils.distributed import Ranks
 from minirl.verify.pool.pool import VerifierPool
 from minirl.verify.types import Verdict
@@ -54,8 +54,10 @@ class Judge:
     def submit(self, responses: Sequence[Response]) -> None:
         """Responses to one problem."""
         problem = self.one.problems[responses[0].place]
-        facts = [{"finish": r.finish, "tokens": r.tokens, "group": r.place} if self.wants_facts else None for r in responses]
-        self.pending.append([(r, self.pool.submit(problem, r.text, f)) for r, f in zip(responses, facts, strict=True)])
+        extra_info = [
+            {"finish": r.finish, "tokens": r.tokens, "group": r.place} if self.wants_facts else None for r in responses
+        ]
+        self.pending.append([(r, self.pool.submit(problem, r.text, f)) for r, f in zip(responses, extra_info, strict=True)])
 
     def flush(self, wait: bool = False) -> None:
         """Writes the problems that are judged, all of them if `wait`."""
@@ -115,7 +117,7 @@ def sample_benchmark(
         if any((judge.model, b.name, one.indices[i], j) not in finished for i in chunk for j in range(b.samples))
     ]  # fmt: skip
     mine = [i for chunk in unfinished[ranks.rank :: ranks.size] for i in chunk]
-    sampling = Sampling(b.samples, b.temperature, b.max_tokens, b.top_p, b.top_k)
+    sampling = SamplingParams(b.samples, b.temperature, b.max_tokens, b.top_p, b.top_k)
     seeds = [stable_seed(o.seed, EVALUATION, zlib.crc32(b.name.encode()), one.indices[i]) for i in mine]
     start, tokens = time.perf_counter(), 0
     sampled = 0  # of samples that are not finished too, as the engine tells them
@@ -157,7 +159,7 @@ def pace(sampled: int, finished: int, left: int, longest: int, seconds: float) -
     return f"{rate:,.0f} tokens/s, at most {tqdm.format_interval(max(0, left * longest - (sampled - finished)) / rate)} more"
 
 
-def response_of(place: int, number: int, prompt: Prompt, sample: Sample, tokenizer: Any) -> Response:
+def response_of(place: int, number: int, prompt: Prompt, sample: Completion, tokenizer: Any) -> Response:
     """A sample as text."""
     text = tokenizer.decode(sample.ids, skip_special_tokens=True)
     return Response(place, number, prompt.text, text, len(sample.ids), sample.finish)

@@ -21,7 +21,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 # Segments share a padded call where the shorter needs at least this share of the longest's keys: measured on CPUs.
-LIKE = 0.7
+SIMILAR_LENGTH = 0.7
 # torch 2.11 takes fewer key heads than query heads without being told; later ones want to be told.
 GROUPED: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
 
@@ -99,7 +99,7 @@ class Padded(Layout):
         cuts = [0]
         for place, row in enumerate(order):
             first = order[cuts[-1]]
-            if width[row] < LIKE * width[first] or shares[row] != shares[first]:
+            if width[row] < SIMILAR_LENGTH * width[first] or shares[row] != shares[first]:
                 cuts.append(place)
         self.runs: list[Run] = []
         places = []

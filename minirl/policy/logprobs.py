@@ -9,17 +9,17 @@ from torch import Tensor
 from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
-from minirl.loss import log_probs_and_entropy
+from minirl.loss import logprobs_and_entropy
 from minirl.policy.attention import Layout, Unpackable
 from minirl.policy.micro_batches import MicroBatch, padded_micro_batch
-from minirl.rollout.types import STOP, Rollout, Sample
+from minirl.rollout.types import STOP, Completion, Rollout
 from minirl.verify.types import Verdict
 
 # Elements of a logits chunk: 2**26 float32 are 256 MiB. Larger ones are recomputed in the backward pass instead of kept.
 LOGITS_CHUNK = 2**26
 
 
-class LogProbHead(torch.nn.Module):
+class LogprobHead(torch.nn.Module):
     """A causal language model whose forward gives log-probs of response tokens: only their positions reach the output layer."""
 
     def __init__(self, model: Any, temperature: float, vocabulary: int, entropy_grad: bool, compiled: bool = False) -> None:
@@ -28,10 +28,12 @@ class LogProbHead(torch.nn.Module):
         self.model = model
         self.output = ScoringOutput(model.get_output_embeddings(), temperature, vocabulary, entropy_grad, compiled)
 
-    def forward(self, inputs: dict[str, Any], places: Tensor, targets: Tensor, entropy: bool = True) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, inputs: dict[str, Any], logit_index: Tensor, targets: Tensor, entropy: bool = True
+    ) -> tuple[Tensor, Tensor]:
         """(float[T] log-probs, float[T] entropies, zeros unless `entropy`), nats, of the tempered distribution over the
         tokenizer's ids."""
-        hidden = self.model.base_model(**inputs, use_cache=False).last_hidden_state.flatten(0, 1)[places]
+        hidden = self.model.base_model(**inputs, use_cache=False).last_hidden_state.flatten(0, 1)[logit_index]
         return self.output(hidden, targets, entropy)
 
 
@@ -47,7 +49,7 @@ class ScoringOutput(torch.nn.Module):
         super().__init__()
         self.weight, self.bias = layer.weight, layer.bias
         self.temperature, self.vocabulary, self.entropy_grad = temperature, vocabulary, entropy_grad
-        self.reduce = torch.compile(log_probs_and_entropy, dynamic=True) if compiled else log_probs_and_entropy
+        self.reduce = torch.compile(logprobs_and_entropy, dynamic=True) if compiled else logprobs_and_entropy
 
     def forward(self, hidden: Tensor, targets: Tensor, entropy: bool) -> tuple[Tensor, Tensor]:
         """Log-probs and entropies, float[T], of hidden states float[T, H]."""
@@ -67,7 +69,7 @@ class ScoringOutput(torch.nn.Module):
 
 
 def why_not_packed(
-    log_probs: Callable[[MicroBatch], Tensor], pack: Callable[[Sequence[Rollout], list[int]], MicroBatch], config: Any,
+    logprobs: Callable[[MicroBatch], Tensor], pack: Callable[[Sequence[Rollout], list[int]], MicroBatch], config: Any,
     tolerance: float,
 ) -> str | None:  # fmt: skip
     """What keeps a model from being packed, found by trying; None when nothing does.
@@ -81,7 +83,7 @@ def why_not_packed(
     tokens = [(config.vocab_size // 2 + t) % config.vocab_size for t in range(16)]
 
     def trial(prompt: list[int], ids: list[int]) -> Rollout:
-        sample = Sample(np.array(ids, np.int32), np.zeros(len(ids), np.float32), STOP)
+        sample = Completion(np.array(ids, np.int32), np.zeros(len(ids), np.float32), STOP)
         return Rollout(0, "", "", prompt, sample, 0, "", Verdict("wrong"), 0.0)
 
     rollouts = [trial(tokens[:5], tokens[5:9]), trial(tokens[:5], tokens[9:15]), trial(tokens[7:10], tokens[:6])]
@@ -93,13 +95,13 @@ def why_not_packed(
     batch = pack(rollouts, [0, 1, 2])
     with torch.no_grad():
         try:
-            packed = log_probs(batch)
-            beside = [log_probs(pack(others, [0, 1, 2])) for others in changed]
+            packed = logprobs(batch)
+            beside = [logprobs(pack(others, [0, 1, 2])) for others in changed]
         except torch.OutOfMemoryError:
             raise
         except (Unpackable, TypeError, ValueError, RuntimeError) as error:  # of layers or a kernel that do not take the row
             return " ".join(str(error).split())[:300]
-        padded = log_probs(padded_micro_batch(rollouts, batch.indices, batch.targets.device))
+        padded = logprobs(padded_micro_batch(rollouts, batch.indices, batch.targets.device))
     layout: Layout = batch.inputs["layout"]
     if layout.calls != config.num_hidden_layers:
         return f"{layout.calls} of its {config.num_hidden_layers} layers attend through transformers' attention interface"

@@ -16,14 +16,14 @@ from minirl.rollout.types import Rollout
 class MicroBatch:
     """What one forward pass takes, with T response tokens in all, response after response.
 
-    indices: place of each rollout in what was split; inputs: of the model; places: int[T], which of its outputs (rows end to
+    indices: place of each rollout in what was split; inputs: of the model; logit_index: int[T], which of its outputs (rows end to
     end) predicts each response token; targets: int[T], the tokens.
     """
 
     rollouts: list[Rollout]
     indices: list[int]
     inputs: dict[str, Any]
-    places: Tensor
+    logit_index: Tensor
     targets: Tensor
 
     def flat(self, values: Sequence[Any]) -> Tensor:
@@ -51,7 +51,7 @@ def packed_micro_batch(
         groups.setdefault(tuple(all_rollouts[i].prompt_ids), []).append(i)
     ids: list[Any] = []
     positions: list[Any] = []
-    places: list[Any] = []
+    logit_index: list[Any] = []
     segments: list[Segment] = []
     end = 0
     for prompt, members in groups.items():
@@ -63,21 +63,21 @@ def packed_micro_batch(
             segments.append(Segment(start, length))
         for i in members:
             # The token at c + 1 is predicted at c, a response's first at the prompt's last; its own last predicts none.
-            response = all_rollouts[i].sample.ids[:-1]
+            response = all_rollouts[i].completion.ids[:-1]
             ids.append(response)
             positions.append(np.arange(length, length + len(response)))
-            places.append(np.concatenate([[start + length - 1], np.arange(end, end + len(response))]))
+            logit_index.append(np.concatenate([[start + length - 1], np.arange(end, end + len(response))]))
             if len(members) == 1:
                 segments.append(Segment(start, length + len(response)))
             elif len(response):
                 segments.append(Segment(end, len(response), start, length))
             end += len(response)
     if not indices:
-        ids, positions, places, segments = [[0]], [np.zeros(1)], [np.zeros(1)], [Segment(0, 1)]
+        ids, positions, logit_index, segments = [[0]], [np.zeros(1)], [np.zeros(1)], [Segment(0, 1)]
     rollouts = [all_rollouts[i] for members in groups.values() for i in members]
-    targets: list[Any] = [r.sample.ids for r in rollouts] or [[0]]
+    targets: list[Any] = [r.completion.ids for r in rollouts] or [[0]]
     row, position, place, target = (
-        torch.from_numpy(np.concatenate(x).astype(np.int64)).to(device) for x in (ids, positions, places, targets)
+        torch.from_numpy(np.concatenate(x).astype(np.int64)).to(device) for x in (ids, positions, logit_index, targets)
     )
     inputs = {"input_ids": row[None], "position_ids": position[None], "layout": layout(segments, device)}
     return MicroBatch(rollouts, [i for members in groups.values() for i in members], inputs, place, target)
@@ -86,14 +86,14 @@ def packed_micro_batch(
 def padded_micro_batch(all_rollouts: Sequence[Rollout], indices: list[int], device: Any = "cpu") -> MicroBatch:
     """The rollouts at `indices` as rows padded on the right; with none, one row of two tokens whose only value is 0."""
     rollouts = [all_rollouts[i] for i in indices]
-    sequences = [[*r.prompt_ids, *r.sample.ids.tolist()] for r in rollouts] or [[0, 0]]
+    sequences = [[*r.prompt_ids, *r.completion.ids.tolist()] for r in rollouts] or [[0, 0]]
     prompts = [len(r.prompt_ids) for r in rollouts] or [1]
     width = max(map(len, sequences))
     ids = torch.tensor([s + [0] * (width - len(s)) for s in sequences])
     # From lengths, never from the pad id: pad and end-of-text are the same token in many models.
     mask = (torch.arange(width) < torch.tensor([[len(s)] for s in sequences])).long()
     rows = enumerate(zip(sequences, prompts, strict=True))
-    places = torch.cat([torch.arange(i * width + p - 1, i * width + len(s) - 1) for i, (s, p) in rows])
-    targets = ids.flatten()[places + 1]
+    logit_index = torch.cat([torch.arange(i * width + p - 1, i * width + len(s) - 1) for i, (s, p) in rows])
+    targets = ids.flatten()[logit_index + 1]
     inputs = {"input_ids": ids.to(device), "attention_mask": mask.to(device)}
-    return MicroBatch(rollouts, indices, inputs, places.to(device), targets.to(device))
+    return MicroBatch(rollouts, indices, inputs, logit_index.to(device), targets.to(device))

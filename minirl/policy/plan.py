@@ -67,17 +67,17 @@ def kept_by_layer(model: Model, half: bool, autocast: bool) -> int:
 def run_plan(config: Config, train_size: int, test_size: int, ranks: int) -> list[str]:
     """Lines with the sizes that follow from the config, for people."""
     r, a, run = config.rollout, config.algorithm, config.run
-    rollouts = r.prompts * r.samples
+    rollouts = r.prompts * r.group_size
     steps = r.prompts // a.mini_batch_prompts * a.epochs
     drawn = r.draws(r.prompts)
     total = run.steps if run.epochs is None else min(run.steps, ceil(run.epochs * train_size / drawn))
     return [
-        f"estimator {a.estimator}: clip -{a.recipe.clip_low:g}/+{a.recipe.clip_high:g}, {a.recipe.aggregation}, "
-        f"dynamic sampling {'on' if a.recipe.dynamic_sampling else 'off'}",
+        f"estimator {a.estimator}: clip -{a.requirements.clip_low:g}/+{a.requirements.clip_high:g}, {a.requirements.loss_agg_mode}, "
+        f"dynamic sampling {'on' if a.requirements.dynamic_sampling else 'off'}",
         f"data {train_size:,} problems to train on, {test_size:,} held out; {ranks} rank{'s' if ranks > 1 else ''}",
-        f"one step {r.prompts} prompts x {r.samples} samples = {rollouts:,} rollouts of at most {r.max_response_tokens:,} "
+        f"one step {r.prompts} prompts x {r.group_size} samples = {rollouts:,} rollouts of at most {r.max_response_tokens:,} "
         f"tokens ({rollouts * r.max_response_tokens:,}), {steps} optimizer step{'s' if steps > 1 else ''} of "
-        f"{a.mini_batch_prompts * r.samples:,} rollouts",
+        f"{a.mini_batch_prompts * r.group_size:,} rollouts",
         f"run {total:,} steps = {total * rollouts:,} rollouts, {total * steps:,} optimizer steps, "
         f"{total * drawn / train_size:.2f} passes over the data (with dynamic sampling more passes, or fewer steps "
         "where run.epochs limits them)",
@@ -110,7 +110,7 @@ def memory(config: Config, model: Model, longest: int) -> dict[str, float]:
         "gradients": n * (4 if z is not None and z >= 2 else compute) / shard(2),  # summed in float32 there
         "reduce bucket": REDUCE_BUCKET * compute if z is not None and z >= 1 else 0,
         "gathered weights": min(n, LIVE_PARAMETERS) * compute if z == 3 else 0,
-        "reference": n * (2 if half else 4) if config.algorithm.kl_coefficient > 0 else 0,
+        "reference": n * (2 if half else 4) if config.algorithm.kl_coef > 0 else 0,
         "activations": activations + (2 * n if autocast else 0),  # with the weights' casts
         "logits": logits,
     }

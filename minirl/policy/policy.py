@@ -17,7 +17,7 @@ from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from minirl.config.options import Config, OptimizerConfig
 from minirl.policy.attention import Padded, Varlen
-from minirl.policy.logprobs import LogProbHead, why_not_packed
+from minirl.policy.logprobs import LogprobHead, why_not_packed
 from minirl.policy.micro_batches import MicroBatch, packed_micro_batch, padded_micro_batch
 from minirl.policy.model import compile_layers, load_model, model_plan, with_exact_frequencies
 from minirl.policy.packing import packed_micro_batches, padded_micro_batches
@@ -71,8 +71,8 @@ class Policy:
         if config.model.gradient_checkpointing:
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         compiled = config.model.compile and ranks.device.type == "cuda"
-        bonus = config.algorithm.entropy_coefficient > 0
-        head = LogProbHead(self.model, config.rollout.temperature, vocabulary, bonus, compiled)
+        bonus = config.algorithm.entropy_coef > 0
+        head = LogprobHead(self.model, config.rollout.temperature, vocabulary, bonus, compiled)
         o = config.optimizer
         if ranks.zero is None:
             head.to(ranks.device)
@@ -103,15 +103,15 @@ class Policy:
                 say(f"{type(self.model).__name__} cannot be packed ({reason}): its micro-batches are padded instead")
         if config.model.compile_layers:
             compile_layers(self.model)
-        self.reference: LogProbHead | None = None
-        if config.algorithm.kl_coefficient > 0:
+        self.reference: LogprobHead | None = None
+        if config.algorithm.kl_coef > 0:
             # Whole on every rank, in the compute precision: it takes no part in the training that ZeRO shards.
             unset_hf_deepspeed_config()
             frozen = load_model(config.model)
             dtype = torch.bfloat16 if ranks.zero is not None and config.model.dtype == "bfloat16" else torch.float32
             frozen = with_exact_frequencies(frozen.to(ranks.device, dtype).requires_grad_(False).eval())
             frozen.set_attn_implementation(self.model.config._attn_implementation)
-            self.reference = LogProbHead(frozen, config.rollout.temperature, vocabulary, False)
+            self.reference = LogprobHead(frozen, config.rollout.temperature, vocabulary, False)
 
     def micro_batches(self, rollouts: Sequence[Rollout]) -> Iterator[MicroBatch]:
         """This rank's share of `rollouts`, which every rank passes in the same order; as many micro-batches on each rank."""
@@ -143,13 +143,13 @@ class Policy:
         # What one rank found holds for all: they make their micro-batches together.
         return self.ranks.first(found)
 
-    def log_probs(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+    def logprobs(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         """(float[T] log-probs with gradient, float[T] entropies) of the response tokens, nats."""
         return self._score(self.head, batch)
 
     def _score(self, head: Any, batch: MicroBatch, entropy: bool = True) -> tuple[Tensor, Tensor]:
         with self.autocast():
-            return head(batch.inputs, batch.places, batch.targets, entropy)
+            return head(batch.inputs, batch.logit_index, batch.targets, entropy)
 
     @torch.no_grad()
     def score(self, rollouts: Sequence[Rollout], old: bool, entropy: bool = False) -> None:
@@ -166,9 +166,9 @@ class Policy:
             if self.reference is not None:
                 columns[2] = batch.split(self._score(self.reference, batch, False)[0])
             scored += zip(batch.indices, *columns, strict=True)
-        for i, old_log_probs, entropies, reference in self.ranks.gather(scored):
+        for i, old_logprobs, entropies, reference in self.ranks.gather(scored):
             r = rollouts[i]
-            r.reference_log_probs, r.old_log_probs = reference, old_log_probs
+            r.ref_logprobs, r.old_logprobs = reference, old_logprobs
             r.entropies = entropies if entropy else None
 
     def accumulate(self, loss: Tensor) -> None:

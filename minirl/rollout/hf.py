@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from minirl.rollout.types import LENGTH, STOP, Sample, Sampling
+from minirl.rollout.types import LENGTH, STOP, Completion, SamplingParams
 from minirl.utils.errors import RunError
 from minirl.utils.memory import is_out_of_memory
 
@@ -89,15 +89,15 @@ class TransformersEngine:
         """Nothing to give up."""
 
     def generate(
-        self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[int], keep: int | None = None
-    ) -> Iterator[tuple[int, list[Sample]]]:
+        self, prompts: Sequence[list[int]], sampling: SamplingParams, seeds: Sequence[int], keep: int | None = None
+    ) -> Iterator[tuple[int, list[Completion]]]:
         """See `Engine.generate`. Prompts of like length share a batch; a batch's groups come when all of it is finished.
 
         Each batch keeps its share of `keep`: those after the first are not later because they are longer.
         """
         self.model.eval()
         order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
-        width = max(1, self.max_sequences // sampling.samples)
+        width = max(1, self.max_sequences // sampling.n)
         for start in range(0, len(order), width):
             batch = sorted(order[start : start + width])
             share = len(batch)
@@ -108,23 +108,23 @@ class TransformersEngine:
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                fewer = f"set rollout.max_sequences={len(batch) // 2 * sampling.samples}"
+                fewer = f"set rollout.max_sequences={len(batch) // 2 * sampling.n}"
                 if len(batch) == 1:
-                    fewer = "lower rollout.samples or rollout.max_response_tokens"
+                    fewer = "lower rollout.group_size or rollout.max_response_tokens"
                 raise RunError(
-                    f"out of memory while sampling {len(batch) * sampling.samples} sequences at once: "
+                    f"out of memory while sampling {len(batch) * sampling.n} sequences at once: "
                     f"{' '.join(str(error).split())[:200]}; {fewer}"
                 ) from error
             yield from ((batch[place], samples) for place, samples in groups)
 
     @torch.no_grad()
     def _batch(
-        self, prompts: list[list[int]], sampling: Sampling, seeds: list[int], wanted: int
-    ) -> list[tuple[int, list[Sample]]]:
+        self, prompts: list[list[int]], sampling: SamplingParams, seeds: list[int], wanted: int
+    ) -> list[tuple[int, list[Completion]]]:
         """(place in `prompts`, samples) of the `wanted` groups that finish first."""
         if not wanted:
             return []
-        device, n = self.model.device, sampling.samples
+        device, n = self.model.device, sampling.n
         stop_ids = self.stop_ids.to(device)
         longest = max(map(len, prompts))
         ids = torch.tensor([[self.pad_id] * (longest - len(p)) + p for p in prompts], device=device)
@@ -141,14 +141,14 @@ class TransformersEngine:
         rows = len(prompts) * n
         uniform = torch.from_numpy(uniforms(seeds, n, sampling.max_tokens)).to(device)
         tokens = torch.full((rows, sampling.max_tokens), self.pad_id, device=device)
-        log_probs = torch.zeros(rows, sampling.max_tokens, device=device)
+        logprobs = torch.zeros(rows, sampling.max_tokens, device=device)
         lengths = self.limits(rows, sampling).to(device)
         alive = torch.arange(rows, device=device)  # row of each sequence still in the batch
         done = torch.zeros(rows, dtype=torch.bool, device=device)
         for t in range(sampling.max_tokens):
-            token, log_prob = draw(logits, uniform[alive, t], sampling)
+            token, logprob = draw(logits, uniform[alive, t], sampling)
             open_rows = alive[~done]
-            tokens[open_rows, t], log_probs[open_rows, t] = token[~done], log_prob[~done]
+            tokens[open_rows, t], logprobs[open_rows, t] = token[~done], logprob[~done]
             self.progress(len(open_rows))
             ended = ~done & torch.isin(token, stop_ids)
             lengths[alive[ended]] = t + 1
@@ -166,14 +166,14 @@ class TransformersEngine:
 
         first = sorted(range(len(prompts)), key=ends.tolist().__getitem__)[:wanted]
         stopped = torch.isin(tokens.gather(1, lengths[:, None] - 1)[:, 0], stop_ids).tolist()
-        ids_out, log_probs_out = tokens.cpu().numpy().astype(np.int32), log_probs.cpu().numpy().astype(np.float32)
+        ids_out, logprobs_out = tokens.cpu().numpy().astype(np.int32), logprobs.cpu().numpy().astype(np.float32)
         samples = [
-            Sample(ids_out[i, :length].copy(), log_probs_out[i, :length].copy(), STOP if stopped[i] else LENGTH)
+            Completion(ids_out[i, :length].copy(), logprobs_out[i, :length].copy(), STOP if stopped[i] else LENGTH)
             for i, length in enumerate(lengths.tolist())
         ]
         return [(place, samples[place * n : place * n + n]) for place in first]
 
-    def limits(self, rows: int, sampling: Sampling) -> Tensor:
+    def limits(self, rows: int, sampling: SamplingParams) -> Tensor:
         """int[rows]: tokens after which each row is cut."""
         return torch.full((rows,), sampling.max_tokens)
 
@@ -204,26 +204,26 @@ def uniforms(seeds: Sequence[int], samples: int, tokens: int) -> np.ndarray:
     return numbers
 
 
-def draw(logits: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+def draw(logits: Tensor, uniform: Tensor, sampling: SamplingParams) -> tuple[Tensor, Tensor]:
     """(int[rows] tokens, float[rows] their log-probs in nats under the distribution drawn from), from float[rows, V] logits.
 
     uniform: float64[rows] in [0, 1). Greedy tokens have log-prob 0: their distribution is one point.
     """
     if sampling.temperature == 0:
         return logits.argmax(-1), logits.new_zeros(len(logits))
-    log_probs = (logits / sampling.temperature).log_softmax(-1)
+    logprobs = (logits / sampling.temperature).log_softmax(-1)
     if sampling.top_k or sampling.top_p < 1:
-        log_probs = truncate(log_probs, sampling.top_k, sampling.top_p)
-    cumulative = log_probs.double().exp().cumsum(-1)
+        logprobs = truncate(logprobs, sampling.top_k, sampling.top_p)
+    cumulative = logprobs.double().exp().cumsum(-1)
     # Scaled by the total, so that rounding can never push the draw past the last token with any probability.
     token = torch.searchsorted(cumulative, (uniform * cumulative[:, -1])[:, None], right=True)[:, 0]
     token = token.clamp(max=logits.shape[-1] - 1)
-    return token, log_probs.gather(-1, token[:, None])[:, 0]
+    return token, logprobs.gather(-1, token[:, None])[:, 0]
 
 
-def truncate(log_probs: Tensor, top_k: int, top_p: float) -> Tensor:
+def truncate(logprobs: Tensor, top_k: int, top_p: float) -> Tensor:
     """float[rows, V], renormalised: the top_k likeliest (0: all), then the fewest that reach probability top_p together."""
-    ordered, index = log_probs.sort(-1, descending=True)
+    ordered, index = logprobs.sort(-1, descending=True)
     drop = torch.zeros_like(ordered, dtype=torch.bool)
     if top_k:
         drop[:, top_k:] = True

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from minirl.rollout.types import Rollout, Sample
+from minirl.rollout.types import Completion, Rollout
 from minirl.verify.types import Verdict
 
 # One number a response token; float32, advantages float64. Each may be missing.
-PER_TOKEN = ("old_log_probs", "entropies", "reference_log_probs", "advantages")
+PER_TOKEN = ("old_logprobs", "entropies", "ref_logprobs", "advantages")
 
 
 def save(path: Path | str, groups: Sequence[Sequence[Rollout]]) -> None:
@@ -32,14 +32,14 @@ def dumps(groups: Sequence[Sequence[Rollout]]) -> bytes:
     rollouts = [r for group in groups for r in group]
     columns: dict[str, list[NDArray]] = {
         "prompt_ids": [np.asarray(r.prompt_ids, np.int64) for r in rollouts],
-        "ids": [r.sample.ids for r in rollouts],
-        "log_probs": [r.sample.log_probs for r in rollouts],
+        "ids": [r.completion.ids for r in rollouts],
+        "logprobs": [r.completion.logprobs for r in rollouts],
     }
     for name in PER_TOKEN:
         columns[name] = [np.atleast_1d(value) for r in rollouts if (value := getattr(r, name)) is not None]
     texts = [
         {
-            "group": r.group, "prompt": r.prompt, "gold": r.gold, "finish": r.sample.finish, "version": r.version,
+            "group": r.group, "prompt": r.prompt, "gold": r.gold, "finish": r.completion.finish, "version": r.version,
             "text": r.text, "verdict": dataclasses.asdict(r.verdict),
             # Length of each array; null where there is none, [] for one number that counts for all tokens.
             "shapes": {name: None if (value := getattr(r, name)) is None else list(np.shape(value)) for name in PER_TOKEN},
@@ -84,7 +84,7 @@ def _rollouts(texts: list[dict[str, Any]], arrays: dict[str, NDArray]) -> Any:
         return part.copy()
 
     for number, text in enumerate(texts):
-        sample = Sample(take("ids", text["tokens"]), take("log_probs", text["tokens"]), text["finish"])
+        sample = Completion(take("ids", text["tokens"]), take("logprobs", text["tokens"]), text["finish"])
         rollout = Rollout(
             text["group"], text["prompt"], text["gold"], take("prompt_ids", text["prompt_tokens"]).tolist(), sample,
             text["version"], text["text"], Verdict(**text["verdict"]), float(arrays["rewards"][number]),

@@ -10,7 +10,7 @@ import numpy as np
 
 from minirl.advantages import Group
 from minirl.data.prompts import Prompt
-from minirl.rollout.types import Engine, Rollout, Sample, Sampling
+from minirl.rollout.types import Completion, Engine, Rollout, SamplingParams
 from minirl.utils.distributed import Ranks
 from minirl.utils.errors import ConfigError, RunError
 from minirl.verify.pool.pool import VerifierPool
@@ -39,10 +39,10 @@ class Sampler:
         self.seconds = {"sample": 0.0, "verify": 0.0}  # since last taken; verify is the wait after the last sample
 
     def groups(
-        self, prompts: Sequence[Prompt], numbers: Sequence[int], sampling: Sampling, stream: int = TRAINING,
+        self, prompts: Sequence[Prompt], numbers: Sequence[int], sampling: SamplingParams, stream: int = TRAINING,
         keep: int | None = None,
     ) -> list[list[Rollout]]:  # fmt: skip
-        """One whole group of `sampling.samples` rollouts a prompt, in the order of `prompts`, the same on every rank.
+        """One whole group of `sampling.n` rollouts a prompt, in the order of `prompts`, the same on every rank.
 
         numbers: the draw number of each prompt; it names the group and, with the run's seed and `stream`, seeds its samples.
         keep: groups that come out; each engine gives up its share of the others, those of its own that finish last.
@@ -57,16 +57,16 @@ class Sampler:
         wanted = len(prompts) if keep is None else keep
         my_share = len(range(engine, wanted, engines))
         seeds = [stable_seed(self.seed, stream, numbers[i]) for i in mine]
-        pending: list[tuple[int, Sample, str, Future[Verdict]]] = []
+        pending: list[tuple[int, Completion, str, Future[Verdict]]] = []
         for place, samples in self.generate([prompts[i].ids for i in mine], sampling, seeds, my_share):
             i = mine[place]
             if self.ranks.rank % together:
                 continue  # the first rank of an engine verifies and reports what all of its ranks sampled
             for sample in samples:
                 text = self.text(sample)
-                facts = {"group": numbers[i], "finish": sample.finish, "tokens": len(sample.ids)}
+                extra_info = {"group": numbers[i], "finish": sample.finish, "tokens": len(sample.ids)}
                 pending.append(
-                    (i, sample, text, self.pool.submit(prompts[i].problem, text, facts if self.wants_facts else None))
+                    (i, sample, text, self.pool.submit(prompts[i].problem, text, extra_info if self.wants_facts else None))
                 )
         sampled = time.perf_counter()
         done = [
@@ -85,8 +85,8 @@ class Sampler:
         return whole
 
     def generate(
-        self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[int], keep: int
-    ) -> Iterator[tuple[int, list[Sample]]]:
+        self, prompts: Sequence[list[int]], sampling: SamplingParams, seeds: Sequence[int], keep: int
+    ) -> Iterator[tuple[int, list[Completion]]]:
         """The engine's samples. RunError when it fails."""
         try:
             yield from self.engine.generate(prompts, sampling, seeds, keep)
@@ -95,7 +95,7 @@ class Sampler:
         except Exception as error:  # an engine may raise anything
             traceback.print_exc()
             raise RunError(
-                f"{type(self.engine).__name__} failed while it sampled {sampling.samples} responses to each of {len(prompts)} "
+                f"{type(self.engine).__name__} failed while it sampled {sampling.n} responses to each of {len(prompts)} "
                 f"prompts: {type(error).__name__}: {' '.join(str(error).split())[:300]}; start the same command again to go on "
                 "from the last checkpoint, and if it fails again lower rollout.max_sequences, rollout.max_response_tokens or "
                 "rollout.vllm.gpu_memory_utilization"
@@ -103,24 +103,24 @@ class Sampler:
 
     @property
     def wants_facts(self) -> bool:
-        """Whether the verifier reads facts of the rollout: only a reward of the user's own can; equal questions are then asked
+        """Whether the verifier reads extra_info of the rollout: only a reward of the user's own can; equal questions are then asked
         each time."""
         return ".py:" in self.pool.verifier or self.pool.verifier == "combine"
 
-    def text(self, sample: Sample) -> str:
+    def text(self, sample: Completion) -> str:
         """The response as text, without special tokens, cut before the first stop text."""
         text = self.tokenizer.decode(sample.ids, skip_special_tokens=True)
         for stop in self.stop:
             text = text.split(stop, 1)[0]
         return text
 
-    def take_seconds(self) -> dict[str, float]:
+    def pop_timings(self) -> dict[str, float]:
         """Seconds spent sampling and waiting for verdicts since the last call."""
         taken, self.seconds = self.seconds, dict.fromkeys(self.seconds, 0.0)
         return taken
 
 
-def record(prompt: Prompt, number: int, sample: Sample, version: int, text: str, verdict: Verdict) -> Rollout:
+def record(prompt: Prompt, number: int, sample: Completion, version: int, text: str, verdict: Verdict) -> Rollout:
     """A verified sample as a record of the run."""
     gold = prompt.problem.answer
     return Rollout(number, prompt.text, gold, prompt.ids, sample, version, text, verdict, verdict_reward(verdict))

@@ -13,11 +13,11 @@ STOP, LENGTH = "stop", "length"
 
 
 @dataclass(frozen=True)
-class Sampling:
+class SamplingParams:
     """How to sample. top_k 0 and top_p 1 are off; temperature 0 is greedy. Training uses neither top_k nor top_p: they would
     make the sampling distribution another one than the trainer's."""
 
-    samples: int
+    n: int
     temperature: float
     max_tokens: int
     top_p: float = 1.0
@@ -25,12 +25,12 @@ class Sampling:
 
 
 @dataclass(frozen=True)
-class Sample:
-    """One response. ids: int32[T], the stop token included; log_probs: float32[T], nats, of the distribution it was really
+class Completion:
+    """One response. ids: int32[T], the stop token included; logprobs: float32[T], nats, of the distribution it was really
     drawn from; finish: "stop", or "length" when it was cut."""
 
     ids: NDArray[np.int32]
-    log_probs: NDArray[np.float32]
+    logprobs: NDArray[np.float32]
     finish: str
 
 
@@ -45,9 +45,9 @@ class Engine(Protocol):
     progress: Callable[[int], None]  # called while it samples, with the number of tokens since the last call
 
     def generate(
-        self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[int], keep: int | None = None
-    ) -> Iterator[tuple[int, list[Sample]]]:
-        """Yields (index of the prompt, its `sampling.samples` samples), each group as soon as it is finished, in any order.
+        self, prompts: Sequence[list[int]], sampling: SamplingParams, seeds: Sequence[int], keep: int | None = None
+    ) -> Iterator[tuple[int, list[Completion]]]:
+        """Yields (index of the prompt, its `sampling.n` samples), each group as soon as it is finished, in any order.
 
         seeds: one 63-bit seed a prompt; sample j of a prompt depends on (seed, j), not on its neighbours or its rank.
         keep: ends with so many whole groups, the first to finish, of equals those first in `prompts`; the others are given up.
@@ -66,29 +66,29 @@ class Engine(Protocol):
 @dataclass
 class Rollout:
     """A sample with its place in the run. group: draw number of its prompt, the only thing groups are formed by; version:
-    optimizer steps of the policy that sampled it; old_log_probs, entropies, reference_log_probs: float32[T], nats, of the
+    optimizer steps of the policy that sampled it; old_logprobs, entropies, ref_logprobs: float32[T], nats, of the
     trainer before the update and of the reference model; advantages: float64[T] or one number for all tokens."""
 
     group: int
     prompt: str
     gold: str
     prompt_ids: list[int]
-    sample: Sample
+    completion: Completion
     version: int
     text: str
     verdict: Verdict
     reward: float
-    old_log_probs: NDArray[np.float32] | None = None
+    old_logprobs: NDArray[np.float32] | None = None
     entropies: NDArray[np.float32] | None = None
-    reference_log_probs: NDArray[np.float32] | None = None
+    ref_logprobs: NDArray[np.float32] | None = None
     advantages: NDArray[np.float64] | None = None
 
     @property
     def length(self) -> int:
         """Response tokens."""
-        return len(self.sample.ids)
+        return len(self.completion.ids)
 
     @property
     def truncated(self) -> bool:
         """Whether the length limit cut the response."""
-        return self.sample.finish == LENGTH
+        return self.completion.finish == LENGTH

@@ -20,7 +20,7 @@ import torch
 from minirl.config.options import Config
 from minirl.policy.model import model_source
 from minirl.policy.policy import Policy
-from minirl.rollout.types import LENGTH, STOP, Sample, Sampling
+from minirl.rollout.types import LENGTH, STOP, Completion, SamplingParams
 from minirl.utils.console import say
 from minirl.utils.errors import ConfigError, RunError
 from minirl.utils.versions import untried
@@ -122,8 +122,8 @@ class VllmEngine:
         self.sync(policy)
 
     def generate(
-        self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[int], keep: int | None = None
-    ) -> Iterator[tuple[int, list[Sample]]]:
+        self, prompts: Sequence[list[int]], sampling: SamplingParams, seeds: Sequence[int], keep: int | None = None
+    ) -> Iterator[tuple[int, list[Completion]]]:
         """See `Engine.generate`. A group comes as soon as its last sample is finished."""
         # Rounding depends on what is cached: a batch must not depend on what this process happened to sample before.
         self.forget()
@@ -158,10 +158,10 @@ class VllmEngine:
                 "rollout.vllm.gpu_memory_utilization"
             ) from error
 
-    def parameters(self, sampling: Sampling, seed: int) -> Any:
+    def parameters(self, sampling: SamplingParams, seed: int) -> Any:
         """vLLM's SamplingParams, every field that shapes the distribution given."""
         fields: dict[str, Any] = {
-            "n": sampling.samples, "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k,
+            "n": sampling.n, "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k,
             "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "seed": seed,
             "stop": None, "stop_token_ids": self.ends, "ignore_eos": False, "max_tokens": sampling.max_tokens,
             "min_tokens": 0, "logprobs": 0, "detokenize": False, "flat_logprobs": True, "logit_bias": None, "bad_words": None,
@@ -174,16 +174,16 @@ class VllmEngine:
         return params
 
     @staticmethod
-    def sample(completion: Any) -> Sample:
-        """A Sample of vLLM's CompletionOutput; RuntimeError when a log-prob is not that of the sampled token."""
+    def sample(completion: Any) -> Completion:
+        """A Completion of vLLM's CompletionOutput; RuntimeError when a log-prob is not that of the sampled token."""
         ids = np.asarray(completion.token_ids, dtype=np.int32)
         starts = np.asarray(completion.logprobs.start_indices, dtype=np.int64)
         if len(starts) != len(ids) or not np.array_equal(np.asarray(completion.logprobs.token_ids)[starts], ids):
             raise RuntimeError("vLLM gave log-probs of other tokens than the sampled ones: this version is not supported")
-        log_probs = np.asarray(completion.logprobs.logprobs, dtype=np.float32)[starts]
+        logprobs = np.asarray(completion.logprobs.logprobs, dtype=np.float32)[starts]
         if completion.finish_reason not in (STOP, LENGTH):
             raise RuntimeError(f"vLLM ended a response for the reason {completion.finish_reason!r}: the engine is not healthy")
-        return Sample(ids, log_probs, completion.finish_reason)
+        return Completion(ids, logprobs, completion.finish_reason)
 
     def sync(self, policy: Policy) -> None:
         """Loads the policy's weights, bucket by bucket, into the engine's own model and forgets every cached prefix."""

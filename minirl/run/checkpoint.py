@@ -36,7 +36,7 @@ from minirl.utils.errors import ConfigError, RunError
 from minirl.verify.rewards import reward_file
 
 COSTS = ("checkpoint/seconds", "checkpoint/bytes")
-ORIGIN = "the starting model's weights"
+STARTING_WEIGHTS = "the starting model's weights"
 
 
 @dataclass
@@ -74,7 +74,7 @@ def fingerprint(
         return total.hexdigest()
 
     def content(prompts: Sequence[Prompt]) -> Any:
-        return ((p.text, p.ids, p.problem.answer, sorted(p.problem.facts.items())) for p in prompts)
+        return ((p.text, p.ids, p.problem.answer, sorted(p.problem.extra_info.items())) for p in prompts)
 
     names = [verifier.name, *(str(reward[0]) for reward in verifier.rewards)]
     rewards = [file.read_bytes() for name in names if (file := reward_file(name))]
@@ -220,7 +220,7 @@ class Checkpoints:
     def load(self, policy: Policy, state: State) -> None:
         """Puts the weights, the optimizer state and the version of the checkpoint that was found into `policy`, and removes
         what is later or unfinished. ConfigError when `policy` is another starting model than the run's."""
-        self.marks[ORIGIN] = weights_digest(policy)
+        self.marks[STARTING_WEIGHTS] = weights_digest(policy)
         if self.found is not None:
             self.check_marks()
             restore(policy, self.found, state.version)
@@ -337,7 +337,7 @@ class Checkpoints:
         if self.ranks.main:
             say(f"warning: {text}; the last good checkpoint stays")
 
-    def take_costs(self) -> dict[str, float]:
+    def pop_costs(self) -> dict[str, float]:
         """Seconds that steps waited for checkpoints and bytes written by all ranks, since the last call."""
         taken, self.costs = self.costs, dict.fromkeys(COSTS, 0.0)
         return taken

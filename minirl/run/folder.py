@@ -22,7 +22,7 @@ from minirl.verify.types import VerifierError
 # What may change when a run goes on. Data, tokenizer and model are recognised by their content, not by their paths.
 MAY_CHANGE = (
     "run.dir", "run.resume", "run.steps", "run.epochs", "run.save_", "run.keep", "run.on_save_error", "run.stop_after", "plan.",
-    "eval.every", "verifier.workers", "rollout.gap_", "model.path", "model.revision", "data.train", "data.test",
+    "eval.every", "verifier.workers", "rollout.logprob_diff_", "model.path", "model.revision", "data.train", "data.test",
     "rollout.max_empty_steps", "optimizer.max_nonfinite",
 )  # fmt: skip
 # These too, but sums are then taken in another order.

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minirl.advantages import EDAS, bottom, diversity
+from minirl.advantages import EDAS, base_estimator, diversity
 from minirl.config.options import Config
 from minirl.loss import TokenLoss, kl
 from minirl.rollout.sampler import as_group
@@ -16,7 +16,7 @@ from minirl.utils.distributed import Ranks
 from minirl.verify.types import EMPTY_ANSWER, ERROR, NO_ANSWER, TIMEOUT, WRONG
 
 SUMS = (
-    "tokens", "entropy", "kl_old", "kl_reference", "clip_high", "clip_low", "clip_dual", "importance", "importance_zero",
+    "tokens", "entropy", "approx_kl", "ref_kl", "clip_high", "clip_low", "clip_dual", "importance", "rollout_is_masked",
     "gap", "gap_kl", "gap_tokens",
 )  # fmt: skip
 
@@ -36,7 +36,7 @@ def batch_metrics(
     made, trained = [as_group(g) for g in generated], [as_group(g) for g in batch]
     rollouts = [r for g in generated for r in g]
     scored = [r for r in rollouts if r.reward == r.reward]
-    edas: EDAS = replace(config.strategy.edas, base=bottom(config.build_strategy()))
+    edas: EDAS = replace(config.estimator.edas, base=base_estimator(config.build_estimator()))
     of_made = diversity(made, edas)
     same = all(a is b for a, b in zip(generated, batch, strict=False)) and len(generated) == len(batch)
     of_trained = of_made if same else diversity(trained, edas)
@@ -83,27 +83,30 @@ class UpdateStats:
     open: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # (sums, gap_max) of the step in work
 
     def add(
-        self, counted: Tensor, fresh: Tensor, logps: Tensor, old_logps: Tensor, sampler_logps: Tensor, before: Tensor | None,
-        entropy: Tensor, surrogate: TokenLoss, importance: Tensor, reference_kl: Tensor,
+        self, counted: Tensor, fresh: Tensor, logprobs: Tensor, old_logprobs: Tensor, rollout_logprobs: Tensor, before: Tensor | None,
+        entropy: Tensor, surrogate: TokenLoss, importance: Tensor, ref_kl: Tensor,
     ) -> None:  # fmt: skip
         """Adds a micro-batch; all are float[T] or bool[T]. counted: tokens in the loss; fresh: of the present policy; before:
         the trainer's log-probs at the weights that sampled, where they are known. Waits for no GPU: numbers stay there."""
-        logps = logps.detach()
+        logprobs = logprobs.detach()
         known = counted & fresh if before is not None else counted & False
-        mine = logps if before is None else before
-        gap = (mine - sampler_logps).abs()
+        mine = logprobs if before is None else before
+        gap = (mine - rollout_logprobs).abs()
         values = {
             "tokens": (counted, counted),
             "entropy": (entropy.detach(), counted),
-            "kl_old": (kl(old_logps, logps, "k3"), counted),  # of the old policy from the new, on tokens of the old one
-            "kl_reference": (reference_kl.detach(), counted),
+            "approx_kl": (
+                kl(old_logprobs, logprobs, "k3"),
+                counted,
+            ),  # of the old policy from the new, on tokens of the old one
+            "ref_kl": (ref_kl.detach(), counted),
             "clip_high": (surrogate.clipped_high, counted),
             "clip_low": (surrogate.clipped_low, counted),
             "clip_dual": (surrogate.clipped_dual, counted),
             "importance": (importance, counted),
-            "importance_zero": (importance == 0, counted),
+            "rollout_is_masked": (importance == 0, counted),
             "gap": (gap, known),
-            "gap_kl": (kl(sampler_logps, mine, "k3"), known),
+            "gap_kl": (kl(rollout_logprobs, mine, "k3"), known),
             "gap_tokens": (known, known),
         }
         ordered = [values[key] for key in SUMS]
@@ -122,16 +125,16 @@ class UpdateStats:
             self.sums[key] += value
 
     def metrics(self, ranks: Ranks) -> dict[str, float]:
-        """Means over all tokens of all ranks. policy/gap_mean, gap_max: |trainer - sampler| log-prob, nats, at the weights that
-        sampled; gap_kl: KL(sampler || trainer); importance_zero: share of tokens that the correction masks."""
+        """Means over all tokens of all ranks. policy/rollout_logprob_diff_mean, gap_max: |trainer - sampler| log-prob, nats, at the weights that
+        sampled; gap_kl: KL(sampler || trainer); rollout_is_masked: share of tokens that the correction masks."""
         sums = ranks.sum(self.sums)
         tokens, gap_tokens = max(1.0, sums.pop("tokens")), max(1.0, sums.pop("gap_tokens"))
         gap, gap_kl = sums.pop("gap") / gap_tokens, sums.pop("gap_kl") / gap_tokens
         return {
             **{f"policy/{key}": value / tokens for key, value in sums.items()},
-            "policy/gap_mean": gap,
-            "policy/gap_kl": gap_kl,
-            "policy/gap_max": max(ranks.gather([self.gap_max])),
+            "policy/rollout_logprob_diff_mean": gap,
+            "policy/rollout_kl": gap_kl,
+            "policy/rollout_logprob_diff_max": max(ranks.gather([self.gap_max])),
             "optimizer/grad_norm": mean(self.grad_norms),
             "optimizer/steps": float(len(self.grad_norms)),
             "optimizer/skipped": float(self.skipped),

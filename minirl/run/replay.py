@@ -26,7 +26,7 @@ from minirl.data.prompts import Order
 from minirl.policy.policy import Policy
 from minirl.rollout import records
 from minirl.rollout.sampler import TRAINING, stable_seed
-from minirl.rollout.types import Rollout, Sample, Sampling
+from minirl.rollout.types import Completion, Rollout, SamplingParams
 from minirl.run.checkpoint import State, restore, weights_digest
 from minirl.run.folder import differences
 from minirl.run.manifest import damage, name_of, steps_of
@@ -65,7 +65,12 @@ class Batches:
             return
         final = self.folder / "batches" / name_of(before.step + 1)
         temporary = final.with_suffix(".tmp")
-        where = self.facts | {"position": before.position, "version": before.version, "nonfinite": before.nonfinite, "end": end}
+        where = self.facts | {
+            "position": before.position,
+            "version": before.version,
+            "nonfinite": before.nonfinite,
+            "end": end,
+        }
         try:
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir(parents=True)
@@ -142,7 +147,7 @@ def read_step(config: Config) -> Step:
         raise ConfigError(f"the batch in {folder} cannot be read: {error}") from None
 
 
-def as_it_was(config: Config, step: Step) -> tuple[Config, list[str]]:
+def recorded_config(config: Config, step: Step) -> tuple[Config, list[str]]:
     """(`config` with the length that the run had at `step`, since schedule and end depend on it; what options of the replay
     change, as "key: old -> new")."""
     today = load([str(step.run / "config.yaml")])
@@ -165,17 +170,17 @@ class RecordedEngine:
         self.groups = {stable_seed(seed, TRAINING, group[0].group): group for group in step.generated}
 
     def generate(
-        self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[int], keep: int | None = None
-    ) -> Iterator[tuple[int, list[Sample]]]:
+        self, prompts: Sequence[list[int]], sampling: SamplingParams, seeds: Sequence[int], keep: int | None = None
+    ) -> Iterator[tuple[int, list[Completion]]]:
         """See `Engine.generate`; nothing is given up again. ConfigError when the step has sampled something else."""
         for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
             group = self.groups.get(seed)
-            if group is None or group[0].prompt_ids != prompt or len(group) != sampling.samples:
+            if group is None or group[0].prompt_ids != prompt or len(group) != sampling.n:
                 raise ConfigError(
                     "the saved step has other prompts or another number of samples: data, template, tokenizer, run.seed and "
-                    "rollout.samples must be those of the run"
+                    "rollout.group_size must be those of the run"
                 )
-            yield i, [rollout.sample for rollout in group]
+            yield i, [rollout.completion for rollout in group]
 
     def sync(self, policy: Any) -> None:
         """There are no weights here."""
@@ -216,13 +221,13 @@ def policy_before(step: Step, config: Config, ranks: Ranks, vocabulary: int) -> 
     return policy
 
 
-def recall(step: Step, batch: Sequence[Sequence[Rollout]]) -> None:
+def restore_logprobs(step: Step, batch: Sequence[Sequence[Rollout]]) -> None:
     """Gives the rollouts of `batch` the log-probs and entropies that the step had computed for them."""
     saved = {group[0].group: group for group in step.generated}
     for group in batch:
         for rollout, old in zip(group, saved.get(group[0].group, group), strict=True):
-            rollout.old_log_probs, rollout.entropies = old.old_log_probs, old.entropies
-            rollout.reference_log_probs = old.reference_log_probs
+            rollout.old_logprobs, rollout.entropies = old.old_logprobs, old.entropies
+            rollout.ref_logprobs = old.ref_logprobs
 
 
 def compare(step: Step, generated: Sequence[Sequence[Rollout]], metrics: dict[str, float], config: Config) -> list[str]:

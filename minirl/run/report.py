@@ -114,7 +114,7 @@ def console_line(step: int, steps: int, m: dict[str, float]) -> str:
         f"{m['sampling/batch_groups']:.0f} of {m['sampling/groups']:.0f} informative {m['groups/informative']:.2f} diverse "
         f"{m['batch/diverse_groups']:.0f} unique {m['batch/unique_wrong']:.1f} A/B/C {m['batch/branch_a']:.0f}/"
         f"{m['batch/branch_b']:.0f}/{m['batch/branch_c']:.0f} delta {m['batch/delta']:.3f} | entropy {m['policy/entropy']:.3f} "
-        f"kl {m['policy/kl_old']:.4f} clip {clipped:.3f} lr {m['optimizer/lr']:.1e} grad {m['optimizer/grad_norm']:.2f} | len "
+        f"kl {m['policy/approx_kl']:.4f} clip {clipped:.3f} lr {m['optimizer/lr']:.1e} grad {m['optimizer/grad_norm']:.2f} | len "
         f"{m['response/tokens']:.1f} cut {m['response/truncated']:.0%} errors {m['verify/errors']:.0f} | {m['time/step']:.2f} "
         f"s, tok/s sample {m['speed/sample']:,.0f} update {m['speed/update']:,.0f}"
     )
@@ -140,20 +140,22 @@ def warn(step: int, metrics: dict[str, float], config: Config) -> None:
         )
 
 
-def check_gap(metrics: dict[str, float], config: RolloutConfig) -> None:
+def check_logprob_diff(metrics: dict[str, float], config: RolloutConfig) -> None:
     """Warns or ends the run when the sampler's log-probs are not the trainer's: the rollouts are then of another policy."""
-    gap = metrics["policy/gap_mean"]
+    gap = metrics["policy/rollout_logprob_diff_mean"]
     text = (
-        f"sampler and trainer log-probs differ by {gap:.2g} nats on average ({metrics['policy/gap_max']:.2g} at most) on the "
+        f"sampler and trainer log-probs differ by {gap:.2g} nats on average ({metrics['policy/rollout_logprob_diff_max']:.2g} at most) on the "
         "same tokens and weights"
     )
-    if not gap <= config.gap_stop:  # a NaN too
+    if not gap <= config.logprob_diff_stop:  # a NaN too
         raise RunError(
-            f"{text}, more than rollout.gap_stop={config.gap_stop}: the engine holds other weights, another temperature or "
+            f"{text}, more than rollout.logprob_diff_stop={config.logprob_diff_stop}: the engine holds other weights, another temperature or "
             "another precision than the trainer; with rollout.engine=transformers there is no gap to compare with"
         )
-    if gap > config.gap_warn:
-        say(f"warning: {text}, more than rollout.gap_warn={config.gap_warn}; algorithm.correction=truncate weighs it")
+    if gap > config.logprob_diff_warn:
+        say(
+            f"warning: {text}, more than rollout.logprob_diff_warn={config.logprob_diff_warn}; algorithm.rollout_is=truncate weighs it"
+        )
 
 
 def check_signal(empty: int, metrics: dict[str, float], limit: int) -> None:
@@ -164,7 +166,7 @@ def check_signal(empty: int, metrics: dict[str, float], limit: int) -> None:
             f"{metrics['reward/accuracy']:.0%} were right, {metrics['response/no_answer']:.0%} gave no answer and "
             f"{metrics['response/truncated']:.0%} were cut at rollout.max_response_tokens, and {metrics['verify/errors']:.0f} "
             "had no verdict; look at rollouts/, change the problems, the template or rollout.max_response_tokens, raise "
-            "rollout.samples, or set rollout.max_empty_steps (0: never end)"
+            "rollout.group_size, or set rollout.max_empty_steps (0: never end)"
         )
 
 
@@ -174,7 +176,7 @@ def readable(r: Rollout) -> dict[str, Any]:
     return {
         "group": r.group, "prompt": r.prompt, "gold": r.gold, "response": r.text, "status": r.verdict.status,
         "label": r.verdict.label, "key": r.verdict.key, "reward": None if np.isnan(r.reward) else r.reward,
-        "advantage": advantage, "tokens": r.length, "finish": r.sample.finish, "version": r.version, "detail": r.verdict.detail,
+        "advantage": advantage, "tokens": r.length, "finish": r.completion.finish, "version": r.version, "detail": r.verdict.detail,
     }  # fmt: skip
 
 
@@ -203,7 +205,7 @@ def draw_curves(
         ("groups", ["groups/informative", "groups/error_diversity"]),
         ("EDAS branches in the batch", ["batch/branch_a", "batch/branch_b", "batch/branch_c"]),
         ("entropy, nats", ["policy/entropy"]),
-        ("KL to old policy, nats", ["policy/kl_old"]),
+        ("KL to old policy, nats", ["policy/approx_kl"]),
         ("gradient norm", ["optimizer/grad_norm"]),
     ]
     figure, axes = plt.subplots(2, 3, figsize=(14, 7), layout="constrained")

@@ -30,7 +30,7 @@ class BadRow(ValueError):
 
 
 class RowVerifier:
-    """The verifier "rows": judges problem.facts, a row with gold and pred, with the settings that the row names."""
+    """The verifier "rows": judges problem.extra_info, a row with gold and pred, with the settings that the row names."""
 
     def __init__(self, grader: str = "exact") -> None:
         self.grader = grader
@@ -39,7 +39,7 @@ class RowVerifier:
     def __call__(self, problem: Problem, response: str) -> Verdict:
         from minirl.verify.math.verifier import grade_row
 
-        return grade_row(problem.facts, self.grader)
+        return grade_row(problem.extra_info, self.grader)
 
 
 def unfit_setting(row: dict[str, Any]) -> str | None:

@@ -1,7 +1,7 @@
 """Rewards of the user's own: `path/to/file.py:function`, alone or combined with weights.
 
     def brief(problem, response, rollout):
-        '''problem: minirl.verify.types.Problem; response: str; rollout: mapping of facts (may be empty) -> float or Verdict'''
+        '''problem: minirl.verify.types.Problem; response: str; rollout: mapping of extra_info (may be empty) -> float or Verdict'''
         return 1.0 if len(response) < 200 else 0.0
 
 A float is the reward; it is "right" when it is at least 1. A Verdict (or a mapping with some of its fields) says all.

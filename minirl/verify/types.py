@@ -24,13 +24,13 @@ class Problem:
     """One problem.
 
     id: unique within a data set; prompt: what the user says, before any chat template; answer: the gold answer as text
-    ("" where tests decide); facts: whatever else the verifier needs (for code: tests, entry_point, timeout ...).
+    ("" where tests decide); extra_info: whatever else the verifier needs (for code: tests, entry_point, timeout ...).
     """
 
     id: str
     prompt: str
     answer: str
-    facts: dict[str, Any] = field(default_factory=dict)
+    extra_info: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from tests.conftest import ROOT
 def test_defaults_yaml_and_command_line_in_this_order(tmp_path):
     file = tmp_path / "c.yaml"
     file.write_text("rollout: {prompts: 64, samples: 4}\noptimizer: {lr: 1e-6}\n")
-    c = load([str(file), "--rollout.samples=6", "--run.seed", "3", "--run-dir", "out"])
-    assert (c.rollout.prompts, c.rollout.samples, c.run.seed, c.run.dir) == (64, 6, 3, "out")
+    c = load([str(file), "--rollout.group_size=6", "--run.seed", "3", "--run-dir", "out"])
+    assert (c.rollout.prompts, c.rollout.group_size, c.run.seed, c.run.dir) == (64, 6, 3, "out")
     assert c.optimizer.lr == 1e-6, "YAML reads 1e-6 as text"
     assert c.algorithm.mini_batch_prompts == Config().algorithm.mini_batch_prompts
 
@@ -47,16 +47,16 @@ def test_a_replay_has_the_config_of_its_run_unless_another_one_is_named(tmp_path
 
 
 def test_the_estimator_fills_in_what_is_not_given():
-    assert load(["--algorithm.estimator=dapo"]).algorithm.recipe == advantages.DAPO.recipe
-    assert load(["--algorithm.estimator=grpo"]).algorithm.recipe == advantages.GRPO.recipe
+    assert load(["--algorithm.estimator=dapo"]).algorithm.requirements == advantages.DAPO.requirements
+    assert load(["--algorithm.estimator=grpo"]).algorithm.requirements == advantages.GRPO.requirements
     c = load(["--algorithm.estimator=dapo", "--algorithm.clip_high=0.5", "--algorithm.dynamic_sampling=false"])
-    assert c.algorithm.recipe == advantages.Recipe(False, 0.2, 0.5, "token-mean")
+    assert c.algorithm.requirements == advantages.Requirements(False, 0.2, 0.5, "token-mean")
     assert load(["--rollout.max_response_tokens=9"]).eval.max_response_tokens == 9
 
 
 def test_options_of_strategies():
-    c = load(["--algorithm.estimator=dapo+edas", "--strategy.edas.beta=0.3", "--strategy.dapo.std=false"])
-    assert c.build_strategy() == advantages.EDAS(beta=0.3, base=advantages.DAPO(std=False))
+    c = load(["--algorithm.estimator=dapo+edas", "--estimator.edas.beta=0.3", "--estimator.dapo.std=false"])
+    assert c.build_estimator() == advantages.EDAS(beta=0.3, base=advantages.DAPO(std=False))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ BAD = [
     ("--rollout.promts=8", "rollout.prompts"),
     ("--rolout.prompts=8", "rollout"),
     ("--prompts=8", "rollout.prompts"),
-    ("--strategy.edas.alhpa=1", "strategy.edas.alpha"),
+    ("--estimator.edas.alhpa=1", "estimator.edas.alpha"),
     ("--zzz.qqq=1", "known here are model, data"),
     ("--rollout.prompts=many", "'many'"),
     ("--rollout.prompts=1.5", "1.5"),
@@ -95,7 +95,7 @@ BAD = [
     ("--rollout.stop=x", "list"),
     ("--rollout.prompts", "no value"),
     ("--algorithm.estimator=grop", "known are grpo, dapo, pkpo, grpo\\+edas"),
-    ("--strategy.edas.kappa=1", "edas.kappa"),
+    ("--estimator.edas.kappa=1", "edas.kappa"),
     ("runs", "Is a directory|cannot read"),
     ("missing.yaml", "missing.yaml"),
     ("--run.steps=1 stray", "stray"),
@@ -129,7 +129,7 @@ def test_help_lists_every_option_with_default_and_meaning():
         assert f"--{key}=" in text
         assert len(about["help"]) > 5
         assert about["help"] in text
-    assert "--strategy.edas.kappa=2.0" in text
+    assert "--estimator.edas.kappa=2.0" in text
 
 
 @pytest.mark.parametrize(("argument", "code", "says"), [("--help", 0, "usage"), ("--rollout.promts=8", 2, "rollout.prompts")])

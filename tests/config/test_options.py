@@ -8,7 +8,7 @@ from minirl.config.command_line import load
 
 def test_what_is_saved_reads_back_to_the_same_config(tmp_path):
     c = load(
-        ["--algorithm.estimator=pkpo", "--strategy.pkpo.k=4", '--rollout.stop=["\\n", x]', "--data.chat_arguments={a: false}"]
+        ["--algorithm.estimator=pkpo", "--estimator.pkpo.k=4", '--rollout.stop=["\\n", x]', "--data.chat_arguments={a: false}"]
     )
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config.as_tree(c)))
     assert load([str(tmp_path / "config.yaml")]) == c
@@ -16,5 +16,5 @@ def test_what_is_saved_reads_back_to_the_same_config(tmp_path):
 
 def test_a_new_strategy_needs_one_class_and_one_line():
     # The registry is read when the config module is made; the section of each registered name is there.
-    sections = {key.split(".")[1] for key, *_ in config.every_option() if key.startswith("strategy.")}
+    sections = {key.split(".")[1] for key, *_ in config.every_option() if key.startswith("estimator.")}
     assert sections == {"grpo", "dapo", "pkpo", "edas", "entropy"}

@@ -67,11 +67,11 @@ def test_parquet_and_other_column_names(tmp_path, rows):
     pq.write_table(pa.Table.from_pylist(renamed), tmp_path / "a.parquet")
     config = dataset(
         str(tmp_path / "a.parquet"), prompt_column="question", answer_column="solution", answer_pattern=r"####\s*(\S+)",
-        fact_columns=["level"], test_size=1,
+        extra_info_columns=["level"], test_size=1,
     )  # fmt: skip
     train, _, _ = load_problems(config)
     assert train[0].answer == str(int(train[0].prompt.split()[2]) + 1)
-    assert train[0].facts == {"level": 3}
+    assert train[0].extra_info == {"level": 3}
 
 
 def test_problems_of_the_test_set_are_dropped_from_training_and_said(tmp_path, rows):
@@ -87,7 +87,7 @@ def test_problems_of_the_test_set_are_dropped_from_training_and_said(tmp_path, r
     [
         ({"train": "no.jsonl"}, "no data file no.jsonl"),
         ({"prompt_column": "question"}, "row 1 has no column 'question' .*problem"),
-        ({"fact_columns": ["tests"]}, "'tests'"),
+        ({"extra_info_columns": ["tests"]}, "'tests'"),
         ({"test_size": 20}, "too few"),
         ({"answer_pattern": "x(y"}, "regular expression"),
         ({"answer_pattern": "####(.*)"}, "row 1: data.answer_pattern"),
@@ -248,11 +248,11 @@ def test_verl_rows_with_messages_and_nested_columns(tmp_path):
     rows = [row, {**row, "prompt": [{"role": "user", "content": "Write g."}]}]
     config = dataset(
         write(tmp_path / "a.jsonl", rows), prompt_column="prompt", answer_column="",
-        fact_columns=["tests=reward_model.ground_truth"], test_size=1,
+        extra_info_columns=["tests=reward_model.ground_truth"], test_size=1,
     )  # fmt: skip
     train, test, _ = load_problems(config)
     assert {p.prompt for p in train + test} == {"Write f.", "Write g."}
-    assert train[0].facts == {"tests": '{"functional": "assert f() == 1"}'}
+    assert train[0].extra_info == {"tests": '{"functional": "assert f() == 1"}'}
     from minirl.verify.code.verifier import parse_tests
 
     assert parse_tests(train[0]).script == "assert f() == 1"

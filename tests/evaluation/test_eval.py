@@ -416,7 +416,7 @@ def test_livecodebench_rows_become_problems(tmp_path):
     record = benchmarks.read_records(program.CONFIG)["livecodebench_v6"]
     loaded = benchmarks.load(record, tmp_path, None)
     assert loaded.problems[0].id == "q1"
-    assert loaded.problems[0].facts["tests"] == public + private
+    assert loaded.problems[0].extra_info["tests"] == public + private
     with VerifierPool("code", timeout=10) as pool:
         good, bad = "```python\nprint(sum(map(int, input().split())))\n```", "```python\nprint(3)\n```"
         assert [v.status for v in pool.grade([(loaded.problems[0], good), (loaded.problems[0], bad)])] == ["right", "wrong"]

@@ -8,7 +8,7 @@ from minirl.data.problems import DataConfig
 from minirl.data.prompts import encode_prompts
 from minirl.evaluation.held_out import evaluate
 from minirl.rollout.sampler import Sampler, as_group, stable_seed, verdict_reward
-from minirl.rollout.types import Sample
+from minirl.rollout.types import Completion, SamplingParams
 from minirl.tiny import make as tiny
 from minirl.utils.distributed import Ranks
 from minirl.verify.pool.pool import VerifierPool
@@ -31,7 +31,7 @@ class Script:
             question = TOK.decode(prompts[i]).split(">")[1].split("<")[0]
             texts = [f"\\boxed{{{a}}}<eos>" for a in ANSWERS[question]]
             ids = [np.array(TOK(t)["input_ids"], np.int32) for t in texts]
-            yield i, [Sample(x, np.zeros(len(x), np.float32), "stop") for x in ids]
+            yield i, [Completion(x, np.zeros(len(x), np.float32), "stop") for x in ids]
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +60,8 @@ def test_accuracy_pass_at_k_and_diversity_by_hand(pool):
 def test_groups_come_in_the_order_of_the_prompts_and_carry_their_number(pool):
     prompts = encode_prompts([Problem("a", "1*2=", "2"), Problem("c", "2*3=", "6")], TOK, DataConfig(), [], "test")
     sampler = Sampler(Script(), TOK, pool, Ranks(), seed=0)
-    from minirl.rollout.types import Sampling
 
-    first, second = sampler.groups(prompts, [40, 41], Sampling(4, 1.0, 8))
+    first, second = sampler.groups(prompts, [40, 41], SamplingParams(4, 1.0, 8))
     assert [r.group for r in first + second] == [40] * 4 + [41] * 4
     assert [r.reward for r in first] == [1, 1, 0, 0]
     assert {r.version for r in first} == {5}

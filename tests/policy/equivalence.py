@@ -17,7 +17,7 @@ from minirl.config.command_line import load
 from minirl.loss import token_weights
 from minirl.policy import logprobs as scoring
 from minirl.policy.policy import Policy
-from minirl.rollout.types import Rollout, Sample
+from minirl.rollout.types import Completion, Rollout
 from minirl.tiny import make as tiny
 from minirl.utils.distributed import Ranks
 from minirl.verify.types import Verdict
@@ -28,7 +28,7 @@ def rollouts() -> list[Rollout]:
     rng = np.random.default_rng(7)
     made = []
     for number, (prompt, response) in enumerate([(9, 7), (4, 12), (1, 1), (9, 3), (5, 5), (2, 9), (8, 8), (3, 2), (6, 4)]):
-        sample = Sample(rng.integers(0, 22, response, dtype=np.int32), np.zeros(response, np.float32), "stop")
+        sample = Completion(rng.integers(0, 22, response, dtype=np.int32), np.zeros(response, np.float32), "stop")
         made.append(Rollout(number, "", "", rng.integers(0, 22, prompt).tolist(), sample, 0, "", Verdict("wrong"), 0.0))
     return made
 
@@ -62,9 +62,9 @@ def run(stage: str, folder: str) -> dict:
         if norms:
             before = whole(policy)
             for micro in policy.gradient_steps(batch):
-                logps, _ = policy.log_probs(micro)
+                logprobs, _ = policy.logprobs(micro)
                 # on one rank only, where there are two
-                policy.accumulate(logps.sum() * (float("nan") if ranks.rank == ranks.size - 1 else 1.0))
+                policy.accumulate(logprobs.sum() * (float("nan") if ranks.rank == ranks.size - 1 else 1.0))
             skipped.append(
                 (
                     policy.step(1e-3),
@@ -74,8 +74,8 @@ def run(stage: str, folder: str) -> dict:
             )
         weights = token_weights([r.length for r in part], "token-mean")
         for micro in policy.gradient_steps(part):
-            logps, _ = policy.log_probs(micro)
-            policy.accumulate(-(micro.flat([weights[i] * (i + 1) for i in micro.indices]) * logps).sum())
+            logprobs, _ = policy.logprobs(micro)
+            policy.accumulate(-(micro.flat([weights[i] * (i + 1) for i in micro.indices]) * logprobs).sum())
         norms.append(policy.step(1e-3))
     policy.score(batch, old=True)
     policy.export(Path(folder) / f"export-{stage}" if ranks.main else None, tiny.tokenizer())
@@ -85,7 +85,7 @@ def run(stage: str, folder: str) -> dict:
         "skipped": skipped,
         "weights": whole(policy),
         "frequencies": policy.model.base_model.rotary_emb.inv_freq,
-        "logps": [torch.from_numpy(r.old_log_probs) for r in batch],
+        "logprobs": [torch.from_numpy(r.old_logprobs) for r in batch],
     }
 
 

@@ -11,9 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen2Config, Qwen3Config
 
 from minirl.policy.attention import Padded, Segment, Varlen
-from minirl.policy.logprobs import LogProbHead, why_not_packed
+from minirl.policy.logprobs import LogprobHead, why_not_packed
 from minirl.policy.micro_batches import packed_micro_batch, padded_micro_batch
-from minirl.rollout.types import Rollout, Sample
+from minirl.rollout.types import Completion, Rollout
 from minirl.tiny import make as tiny
 from minirl.verify.types import Verdict
 
@@ -21,7 +21,7 @@ TOK = tiny.tokenizer()
 
 
 def rollout(prompt, response):
-    sample = Sample(np.array(response, np.int32), np.full(len(response), -1.0, np.float32), "stop")
+    sample = Completion(np.array(response, np.int32), np.full(len(response), -1.0, np.float32), "stop")
     return Rollout(0, "", "", list(prompt), sample, 0, "", Verdict("wrong"), 0.0)
 
 
@@ -43,7 +43,7 @@ class Table(torch.nn.Module):
 
 
 def score(head, batch, entropy=True):
-    return head(batch.inputs, batch.places, batch.targets, entropy)
+    return head(batch.inputs, batch.logit_index, batch.targets, entropy)
 
 
 @pytest.mark.parametrize("make", [packed_micro_batch, padded_micro_batch])
@@ -51,21 +51,21 @@ def test_the_log_prob_of_a_token_comes_from_the_position_before_it(make):
     # tokens [p0 p1 r0 r1]: r0 is predicted at p1, r1 at r0
     table = torch.randn(5, 5)
     batch = make([rollout([0, 1], [2, 3]), rollout([4], [1]), rollout([0, 1], [4])], [0, 1, 2])
-    logps, entropy = score(LogProbHead(Table(table), 1.0, 5, False), batch)
+    logprobs, entropy = score(LogprobHead(Table(table), 1.0, 5, False), batch)
     rows = table.log_softmax(-1)
     wanted = {0: [rows[1, 2], rows[2, 3]], 1: [rows[4, 1]], 2: [rows[1, 4]]}
-    for i, part in zip(batch.indices, batch.split(logps.detach()), strict=True):
+    for i, part in zip(batch.indices, batch.split(logprobs.detach()), strict=True):
         assert part.tolist() == pytest.approx([x.item() for x in wanted[i]], rel=1e-5)
     assert batch.split(entropy.detach())[0].tolist() == pytest.approx(
         [-(rows[i].exp() * rows[i]).sum().item() for i in (1, 2)], rel=1e-5
     )
-    assert not score(LogProbHead(Table(table), 1.0, 5, False), batch, entropy=False)[1].any()
+    assert not score(LogprobHead(Table(table), 1.0, 5, False), batch, entropy=False)[1].any()
 
 
 def test_temperature_and_vocabulary_are_those_of_the_sampler():
     table = torch.randn(5, 5)
-    logps, _ = score(LogProbHead(Table(table), 0.5, 3, False), packed_micro_batch([rollout([0], [1])], [0]))
-    assert logps.item() == pytest.approx((table[0, :3] / 0.5).log_softmax(-1)[1].item(), rel=1e-5)
+    logprobs, _ = score(LogprobHead(Table(table), 0.5, 3, False), packed_micro_batch([rollout([0], [1])], [0]))
+    assert logprobs.item() == pytest.approx((table[0, :3] / 0.5).log_softmax(-1)[1].item(), rel=1e-5)
 
 
 def test_a_packed_row_by_hand():
@@ -74,7 +74,7 @@ def test_a_packed_row_by_hand():
     assert batch.indices == [0, 2, 1]
     assert batch.inputs["input_ids"].tolist() == [[3, 0, 1, 2, 7, 8]]
     assert batch.inputs["position_ids"].tolist() == [[0, 1, 2, 3, 0, 1]]
-    assert batch.places.tolist() == [1, 2, 3, 1, 4, 5]
+    assert batch.logit_index.tolist() == [1, 2, 3, 1, 4, 5]
     assert batch.targets.tolist() == [1, 2, 0, 5, 8, 9]
     assert batch.flat([[1, 2, 3], 9.0, [4, 5]]).tolist() == [1, 2, 3, 9, 4, 5]
 
@@ -127,18 +127,18 @@ def test_packed_equals_one_by_one(models, name, data):
     model.zero_grad()
     expected = []
     for r, weight in zip(rollouts, weights, strict=True):
-        logits = model(torch.tensor([r.prompt_ids + r.sample.ids.tolist()])).logits[0, len(r.prompt_ids) - 1 : -1]
-        logps = logits.log_softmax(-1).gather(-1, torch.tensor(r.sample.ids.tolist())[:, None])[:, 0]
-        (logps * weight).sum().backward()
-        expected.append(logps.detach().numpy())
+        logits = model(torch.tensor([r.prompt_ids + r.completion.ids.tolist()])).logits[0, len(r.prompt_ids) - 1 : -1]
+        logprobs = logits.log_softmax(-1).gather(-1, torch.tensor(r.completion.ids.tolist())[:, None])[:, 0]
+        (logprobs * weight).sum().backward()
+        expected.append(logprobs.detach().numpy())
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in model.parameters()]
 
     model.set_attn_implementation("packed")
     model.zero_grad()
     batch = packed_micro_batch(rollouts, list(range(len(rollouts))))
-    logps, _ = score(LogProbHead(model, 1.0, 40, False), batch)
-    (logps * batch.flat([weights[i].numpy() for i in batch.indices])).sum().backward()
-    for i, part in zip(batch.indices, batch.split(logps.detach()), strict=True):
+    logprobs, _ = score(LogprobHead(model, 1.0, 40, False), batch)
+    (logprobs * batch.flat([weights[i].numpy() for i in batch.indices])).sum().backward()
+    for i, part in zip(batch.indices, batch.split(logprobs.detach()), strict=True):
         assert part == pytest.approx(expected[i], abs=2e-4)
     for p, gradient in zip(model.parameters(), gradients, strict=True):
         assert torch.allclose(p.grad, gradient, atol=2e-4 * max(1.0, gradient.abs().max().item())), "a leak, or a lost token"
@@ -180,9 +180,9 @@ def test_gpu_packed_equals_one_by_one(models, name):
         model.zero_grad()
         batch = packed_micro_batch(rollouts, list(range(len(rollouts))), "cuda", layout)
         with torch.autocast("cuda", dtype=dtype, enabled=dtype != torch.float32):
-            logps, _ = score(LogProbHead(model, 1.0, 40, False, compiled=layout is Varlen), batch)
-        logps.sum().backward()
-        results.append((logps.detach().cpu(), torch.cat([p.grad.flatten().cpu() for p in model.parameters()])))
+            logprobs, _ = score(LogprobHead(model, 1.0, 40, False, compiled=layout is Varlen), batch)
+        logprobs.sum().backward()
+        results.append((logprobs.detach().cpu(), torch.cat([p.grad.flatten().cpu() for p in model.parameters()])))
     (exact, gradient), (packed, rounded) = results
     assert torch.allclose(packed, exact, atol=0.05)
     assert (rounded - gradient).norm() < 0.05 * gradient.norm()
@@ -190,7 +190,7 @@ def test_gpu_packed_equals_one_by_one(models, name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_models_that_can_be_packed_are_found_to(models, name):
-    head = LogProbHead(models[name], 1.0, 40, False)
+    head = LogprobHead(models[name], 1.0, 40, False)
     models[name].set_attn_implementation("packed")
     assert why_not_packed(lambda batch: score(head, batch)[0], packed_micro_batch, models[name].config, 1e-3) is None
 
@@ -202,7 +202,7 @@ def test_a_leak_between_sequences_is_found(monkeypatch, dtype, tolerance):
     sizes = SMALL | {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4}
     model = AutoModelForCausalLM.from_config(Qwen3Config(vocab_size=5000, head_dim=64, **sizes)).to(dtype).eval()
     model.set_attn_implementation("packed")
-    head = LogProbHead(model, 1.0, 5000, False)
+    head = LogprobHead(model, 1.0, 5000, False)
     arguments = (lambda batch: score(head, batch)[0], packed_micro_batch, model.config, tolerance)
     assert why_not_packed(*arguments) is None
     attend = Padded.attend
@@ -218,12 +218,12 @@ def test_a_leak_between_sequences_is_found(monkeypatch, dtype, tolerance):
 def test_logits_in_chunks_are_the_same(monkeypatch):
     model = tiny.model(hidden=32, layers=2)
     batch = packed_micro_batch([rollout([4, 5, 6], [7, 8, 9, 1]), rollout([4, 5], [1, 1, 1])], [0, 1])
-    whole = score(LogProbHead(model, 1.0, len(TOK), True), batch)
+    whole = score(LogprobHead(model, 1.0, len(TOK), True), batch)
     (whole[0].sum() + whole[1].sum()).backward()
     gradient = [p.grad.clone() for p in model.parameters()]
     model.zero_grad()
     monkeypatch.setattr("minirl.policy.logprobs.LOGITS_CHUNK", 3 * model.config.vocab_size)
-    chunked = score(LogProbHead(model, 1.0, len(TOK), True), batch)
+    chunked = score(LogprobHead(model, 1.0, len(TOK), True), batch)
     (chunked[0].sum() + chunked[1].sum()).backward()
     assert torch.allclose(whole[0], chunked[0], atol=1e-6)
     for a, p in zip(gradient, model.parameters(), strict=True):
@@ -251,6 +251,6 @@ def test_no_tensor_is_as_large_as_tokens_times_vocabulary(monkeypatch, tokens):
     monkeypatch.setattr("minirl.policy.logprobs.LOGITS_CHUNK", 50 * 1000)
     batch = packed_micro_batch([rollout([1], [5] * tokens)], [0])
     with Largest() as largest:
-        logps, entropy = score(LogProbHead(table, 1.0, 1000, True), batch)
-        (logps + entropy).sum().backward()
+        logprobs, entropy = score(LogprobHead(table, 1.0, 1000, True), batch)
+        (logprobs + entropy).sum().backward()
     assert largest.elements == 50 * 1000, "a chunk, forward and backward"

@@ -18,7 +18,7 @@ from minirl.config.command_line import load
 from minirl.config.options import ModelConfig
 from minirl.policy.model import check_context, is_rms_norm, load_model, with_exact_frequencies, with_fused_norms
 from minirl.policy.policy import Policy
-from minirl.rollout.types import Rollout, Sample
+from minirl.rollout.types import Completion, Rollout
 from minirl.tiny import make as tiny
 from minirl.utils.distributed import Ranks
 from minirl.utils.errors import ConfigError, RunError
@@ -80,7 +80,7 @@ def rollouts(rng, count):
     made = []
     for _ in range(count):
         ids = rng.integers(0, len(TOK), rng.integers(1, 12), dtype=np.int32)
-        sample = Sample(ids, np.zeros(len(ids), np.float32), "stop")
+        sample = Completion(ids, np.zeros(len(ids), np.float32), "stop")
         made.append(Rollout(0, "", "", rng.integers(0, len(TOK), 5).tolist(), sample, 0, "", Verdict("wrong"), 0.0))
     return made
 
@@ -106,7 +106,7 @@ def test_compiled_layers_compute_the_same(tmp_path, dtype, checkpointing):
         for policy in (plain, compiled):
             with policy.computing():
                 for micro in policy.gradient_steps(batch):
-                    policy.accumulate(-policy.log_probs(micro)[0].sum())
+                    policy.accumulate(-policy.logprobs(micro)[0].sum())
                 norms.append(policy.step(1e-3))
         assert norms[0] == pytest.approx(norms[1], rel=1e-5 if dtype == "float32" else 0.02)
     weights = zip(plain.model.parameters(), compiled.model.parameters(), strict=True)
@@ -122,13 +122,13 @@ def test_padded_and_recomputed_micro_batches_of_all_shapes_are_few_programs(tmp_
     options = ["--model.attention=sdpa", "--model.gradient_checkpointing=true", "--optimizer.micro_batch_tokens=60"]
     policy = Policy(load([f"--model.path={tmp_path}", "--model.compile_layers=true", *options]), Ranks(), len(TOK))
     rng = np.random.default_rng(0)
-    one_token, alike = Sample(np.array([4], np.int32), np.zeros(1, np.float32), "stop"), rollouts(rng, 1)
+    one_token, alike = Completion(np.array([4], np.int32), np.zeros(1, np.float32), "stop"), rollouts(rng, 1)
     single = [replace(r, prompt_ids=[5], sample=one_token) for r in rollouts(rng, 3)]
     for batch in (rollouts(rng, 1), alike * 4, rollouts(rng, 9), single, single[:1], rollouts(rng, 2)):
         with policy.computing():
             policy.score(batch, old=True)
             for micro in policy.gradient_steps(batch):
-                policy.accumulate(-policy.log_probs(micro)[0].sum())
+                policy.accumulate(-policy.logprobs(micro)[0].sum())
             assert np.isfinite(policy.step(1e-4))
 
 

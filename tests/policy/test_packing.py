@@ -68,7 +68,7 @@ def test_ranks_get_like_shares_of_long_tailed_lengths(seed):
 def test_2560_rollouts_are_packed_and_scored_in_a_tenth_of_a_second():
     rng = np.random.default_rng(0)
     lengths = np.clip(rng.lognormal(7, 1, 2560), 1, 8192).astype(int).tolist()
-    strategy = EDAS(base=DAPO())
+    estimator = EDAS(base=DAPO())
     groups = []
     for _ in range(256):
         right = rng.random(10) < 0.4
@@ -80,7 +80,7 @@ def test_2560_rollouts_are_packed_and_scored_in_a_tenth_of_a_second():
         start = time.process_time()
         packed_micro_batches([i // 10 for i in range(2560)], [150] * 2560, lengths, 16384, 8, 4e-5)
         for group in groups:
-            strategy(group)
+            estimator(group)
         seconds.append(time.process_time() - start)
     assert min(seconds) < 0.1
 

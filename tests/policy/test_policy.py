@@ -8,7 +8,7 @@ from transformers import MistralConfig, MistralForCausalLM
 from minirl.config.command_line import load
 from minirl.config.options import OptimizerConfig
 from minirl.policy.policy import Policy, learning_rate
-from minirl.rollout.types import Rollout, Sample
+from minirl.rollout.types import Completion, Rollout
 from minirl.tiny import make as tiny
 from minirl.utils.distributed import Ranks
 from minirl.verify.types import Verdict
@@ -22,7 +22,7 @@ def ranks():
 
 
 def rollout(prompt, response, **more):
-    sample = Sample(np.array(response, np.int32), np.full(len(response), -1.0, np.float32), "stop")
+    sample = Completion(np.array(response, np.int32), np.full(len(response), -1.0, np.float32), "stop")
     return Rollout(0, "", "", list(prompt), sample, 0, "", Verdict("wrong"), 0.0, **more)
 
 
@@ -37,9 +37,9 @@ def test_the_update_is_the_same_for_any_micro_batch_budget(ranks, checkpointing)
         )
         policy = Policy(config, ranks, len(TOK))
         for batch in policy.gradient_steps(rollouts):
-            logps, _ = policy.log_probs(batch)
+            logprobs, _ = policy.logprobs(batch)
             weight = batch.flat([1 / (6 * r.length) for r in batch.rollouts])
-            policy.accumulate(-(weight * logps).sum())
+            policy.accumulate(-(weight * logprobs).sum())
         results.append((policy.step(1e-3), [p.detach().clone() for p in policy.model.parameters()]))
         assert policy.version == 1
     for norm, weights in results[1:]:
@@ -52,13 +52,13 @@ def test_the_update_is_the_same_for_any_micro_batch_budget(ranks, checkpointing)
 def test_a_rank_without_work_contributes_nothing_but_takes_part(ranks, attention):
     policy = Policy(load([f"--model.attention={attention}"]), ranks, len(TOK))
     empty = policy.micro_batch([], [])
-    logps, _ = policy.log_probs(empty)
-    policy.accumulate((empty.flat([]) * logps).sum())
+    logprobs, _ = policy.logprobs(empty)
+    policy.accumulate((empty.flat([]) * logprobs).sum())
     assert all(p.grad is not None and not p.grad.any() for p in policy.model.parameters())
 
 
 @pytest.mark.parametrize("attention", ["packed", "sdpa", "eager"])
-def test_micro_batches_give_the_log_probs_of_single_sequences(ranks, attention):
+def test_micro_batches_give_the_logprobs_of_single_sequences(ranks, attention):
     policy = Policy(load([f"--model.attention={attention}"]), ranks, len(TOK))
     assert policy.packs == (attention == "packed")
     rng = np.random.default_rng(0)
@@ -66,11 +66,11 @@ def test_micro_batches_give_the_log_probs_of_single_sequences(ranks, attention):
     policy.score(rollouts, old=True, entropy=True)
     for r in rollouts:
         with torch.no_grad():
-            ids = torch.tensor([r.prompt_ids + r.sample.ids.tolist()])
-            logps = policy.model(ids).logits[0].log_softmax(-1)
-        expected = [logps[len(r.prompt_ids) - 1 + t, token].item() for t, token in enumerate(r.sample.ids.tolist())]
-        assert r.old_log_probs == pytest.approx(expected, abs=1e-5)
-        assert r.entropies.shape == r.old_log_probs.shape
+            ids = torch.tensor([r.prompt_ids + r.completion.ids.tolist()])
+            logprobs = policy.model(ids).logits[0].log_softmax(-1)
+        expected = [logprobs[len(r.prompt_ids) - 1 + t, token].item() for t, token in enumerate(r.completion.ids.tolist())]
+        assert r.old_logprobs == pytest.approx(expected, abs=1e-5)
+        assert r.entropies.shape == r.old_logprobs.shape
     policy.score(rollouts, old=True)
     assert all(r.entropies is None for r in rollouts), "nobody asked"
 
@@ -82,7 +82,7 @@ def test_a_model_that_cannot_be_packed_is_padded_with_one_sentence(ranks, tmp_pa
             vocab_size=len(TOK), sliding_window=4,
         )
     ).save_pretrained(tmp_path)  # fmt: skip
-    policy = Policy(load([f"--model.path={tmp_path}", "--algorithm.kl_coefficient=0.1"]), ranks, len(TOK))
+    policy = Policy(load([f"--model.path={tmp_path}", "--algorithm.kl_coef=0.1"]), ranks, len(TOK))
     assert not policy.packs
     assert policy.model.config._attn_implementation == policy.reference.model.config._attn_implementation == "sdpa"
     policy.score([rollout([4, 5], [6, 7])], old=True)
@@ -94,10 +94,10 @@ def test_a_model_that_cannot_be_packed_is_padded_with_one_sentence(ranks, tmp_pa
 
 def test_no_reference_model_without_a_kl(ranks):
     assert Policy(load([]), ranks, len(TOK)).reference is None
-    policy = Policy(load(["--algorithm.kl_coefficient=0.01"]), ranks, len(TOK))
+    policy = Policy(load(["--algorithm.kl_coef=0.01"]), ranks, len(TOK))
     rollouts = [rollout([4, 5], [6, 7])]
     policy.score(rollouts, old=True, entropy=True)
-    assert rollouts[0].reference_log_probs == pytest.approx(rollouts[0].old_log_probs, abs=1e-6), "it is the starting model"
+    assert rollouts[0].ref_logprobs == pytest.approx(rollouts[0].old_logprobs, abs=1e-6), "it is the starting model"
     assert not any(p.requires_grad for p in policy.reference.parameters())
 
 
@@ -106,10 +106,10 @@ def test_bfloat16_computes_over_float32_weights(ranks):
     exact = Policy(load([]), ranks, len(TOK))
     batch = policy.micro_batch([rollout([4, 5], [6, 7])], [0])
     assert {p.dtype for p in policy.model.parameters()} == {torch.float32}
-    logps, reference = policy.log_probs(batch)[0], exact.log_probs(batch)[0]
-    assert logps.dtype == torch.float32
-    assert not torch.equal(logps, reference)
-    assert torch.allclose(logps, reference, atol=0.2)
+    logprobs, reference = policy.logprobs(batch)[0], exact.logprobs(batch)[0]
+    assert logprobs.dtype == torch.float32
+    assert not torch.equal(logprobs, reference)
+    assert torch.allclose(logprobs, reference, atol=0.2)
 
 
 def test_export_is_an_ordinary_folder(ranks, tmp_path):
@@ -138,7 +138,7 @@ def test_deterministic_kernels_are_asked_for_while_the_trainer_computes_and_chan
         with policy.computing():
             assert torch.are_deterministic_algorithms_enabled() == (asked == "true")
             for batch in policy.gradient_steps([rollout([4, 5], [6, 7, 1])]):
-                policy.accumulate(policy.log_probs(batch)[0].sum())
+                policy.accumulate(policy.logprobs(batch)[0].sum())
             norms.append((policy.step(1e-3), [p.detach().clone() for p in policy.model.parameters()]))
         assert not torch.are_deterministic_algorithms_enabled(), "an engine may have no such kernel"
     assert norms[0][0] == norms[1][0]

@@ -70,7 +70,7 @@ def test_every_stage_gives_the_gradients_and_weights_of_one_plain_process(result
         for name, tensor in result["weights"].items():
             # AdamW at 1e-3 moves a weight by up to 1e-3 a step and magnifies rounding where a gradient is tiny
             assert torch.allclose(tensor, reference["weights"][name], atol=2e-4), (stage, name)
-        for a, b in zip(result["logps"], reference["logps"], strict=True):
+        for a, b in zip(result["logprobs"], reference["logprobs"], strict=True):
             assert torch.allclose(a, b, atol=1e-3), stage
 
 

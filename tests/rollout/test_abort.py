@@ -15,14 +15,14 @@ from tests.conftest import ROOT, few_problems
 
 # At temperature 1 the embedded model gives all responses the same length
 RUN = [
-    "--rollout.prompts=4", "--rollout.samples=4", "--rollout.temperature=2", "--algorithm.mini_batch_prompts=2",
+    "--rollout.prompts=4", "--rollout.group_size=4", "--rollout.temperature=2", "--algorithm.mini_batch_prompts=2",
     "--eval.problems=8", "--eval.samples=2", "--eval.k=2", "--eval.every=0", "--optimizer.lr=1e-3",
     "--optimizer.warmup_steps=0",
 ]  # fmt: skip
 ABORT = "--rollout.abort_longest=0.4"
 DYNAMIC = [
     ABORT, "--run.steps=3", "--run.save_every=1", "--run.keep=3", "--rollout.carry_over=true",
-    "--algorithm.correction=truncate",
+    "--algorithm.rollout_is=truncate",
 ]  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def rows(folder):
 def generated(folder, step):
     """{draw number: token ids of its samples} of a step."""
     groups = records.load(folder / "batches" / f"step{step:06}" / "generated.npz")
-    return {group[0].group: [r.sample.ids.tolist() for r in group] for group in groups}
+    return {group[0].group: [r.completion.ids.tolist() for r in group] for group in groups}
 
 
 def test_the_groups_that_come_are_the_first_to_finish_of_all_that_were_drawn(run, tmp_path):

@@ -12,7 +12,7 @@ from transformers import GenerationConfig
 
 from minirl.rollout.engines import stop_ids
 from minirl.rollout.hf import TransformersEngine, draw, truncate, uniforms
-from minirl.rollout.types import LENGTH, STOP, Sampling
+from minirl.rollout.types import LENGTH, STOP, SamplingParams
 from minirl.tiny import make as tiny
 
 TOK = tiny.tokenizer()
@@ -38,27 +38,27 @@ def collect(generated, count):
     return [groups[i] for i in range(count)]
 
 
-def test_log_probs_are_those_of_a_plain_forward_pass(model):
+def test_logprobs_are_those_of_a_plain_forward_pass(model):
     asked = prompts("<user>12*3=<assistant>", "7", "<user>999*9=<assistant>")
     for temperature in (1.0, 0.6):
-        groups = collect(engine(model).generate(asked, Sampling(5, temperature, 10), [11, 12, 13]), 3)
+        groups = collect(engine(model).generate(asked, SamplingParams(5, temperature, 10), [11, 12, 13]), 3)
         for prompt, samples in zip(asked, groups, strict=True):
             for sample in samples:
                 ids = torch.tensor([prompt + sample.ids.tolist()])
-                logps = (model(ids).logits[0] / temperature).log_softmax(-1)
-                expected = [logps[len(prompt) - 1 + t, token].item() for t, token in enumerate(sample.ids.tolist())]
-                assert sample.log_probs == pytest.approx(expected, abs=1e-5)
+                logprobs = (model(ids).logits[0] / temperature).log_softmax(-1)
+                expected = [logprobs[len(prompt) - 1 + t, token].item() for t, token in enumerate(sample.ids.tolist())]
+                assert sample.logprobs == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_response_depends_on_its_own_seed_only(model):
     asked = prompts("1*2=", "<user>34*5=<assistant>", "9")
-    together = collect(engine(model).generate(asked, Sampling(4, 1.0, 8), [1, 2, 3]), 3)
+    together = collect(engine(model).generate(asked, SamplingParams(4, 1.0, 8), [1, 2, 3]), 3)
     for i in range(3):
-        (alone,) = collect(engine(model).generate([asked[i]], Sampling(4, 1.0, 8), [[1, 2, 3][i]]), 1)
+        (alone,) = collect(engine(model).generate([asked[i]], SamplingParams(4, 1.0, 8), [[1, 2, 3][i]]), 1)
         assert [s.ids.tolist() for s in alone] == [s.ids.tolist() for s in together[i]]
-    in_parts = collect(engine(model, max_sequences=4).generate(asked, Sampling(4, 1.0, 8), [1, 2, 3]), 3)
+    in_parts = collect(engine(model, max_sequences=4).generate(asked, SamplingParams(4, 1.0, 8), [1, 2, 3]), 3)
     assert [[s.ids.tolist() for s in g] for g in in_parts] == [[s.ids.tolist() for s in g] for g in together]
-    (other,) = collect(engine(model).generate([asked[0]], Sampling(4, 1.0, 8), [99]), 1)
+    (other,) = collect(engine(model).generate([asked[0]], SamplingParams(4, 1.0, 8), [99]), 1)
     assert [s.ids.tolist() for s in other] != [s.ids.tolist() for s in together[0]]
 
 
@@ -66,15 +66,15 @@ def test_a_response_depends_on_its_own_seed_only(model):
 def test_the_cache_grows_without_changing_a_response(model, monkeypatch, room):
     # unequal prompts, an attention without and one with a mask of its own, rows that end early: all paths of a step
     asked = prompts("1*2=", "<user>34*5=<assistant>", "9")
-    expected = collect(engine(model).generate(asked, Sampling(6, 1.0, 10), [1, 2, 3]), 3)
+    expected = collect(engine(model).generate(asked, SamplingParams(6, 1.0, 10), [1, 2, 3]), 3)
     monkeypatch.setattr("minirl.rollout.hf.ROOM", room)
     model.set_attn_implementation("packed")
-    got = collect(engine(model).generate(asked, Sampling(6, 1.0, 10), [1, 2, 3]), 3)
+    got = collect(engine(model).generate(asked, SamplingParams(6, 1.0, 10), [1, 2, 3]), 3)
     model.set_attn_implementation("sdpa")
     assert len({s.finish for g in got for s in g}) == 2
     for a, b in zip((s for g in expected for s in g), (s for g in got for s in g), strict=True):
         assert a.ids.tolist() == b.ids.tolist()
-        assert a.log_probs == pytest.approx(b.log_probs, abs=1e-5)
+        assert a.logprobs == pytest.approx(b.logprobs, abs=1e-5)
 
 
 def test_uniform_numbers_are_philox_s_and_never_repeat():
@@ -87,10 +87,10 @@ def test_uniform_numbers_are_philox_s_and_never_repeat():
 
 def test_responses_end_at_any_stop_id_and_keep_it(model):
     ends = [EOS, TOK.convert_tokens_to_ids("5"), TOK.convert_tokens_to_ids("}")]
-    (samples,) = collect(engine(model, ends).generate(prompts("1*2="), Sampling(64, 1.0, 12), [0]), 1)
+    (samples,) = collect(engine(model, ends).generate(prompts("1*2="), SamplingParams(64, 1.0, 12), [0]), 1)
     assert {STOP, LENGTH} == {s.finish for s in samples}
     for s in samples:
-        assert len(s.ids) == len(s.log_probs) <= 12
+        assert len(s.ids) == len(s.logprobs) <= 12
         assert not set(s.ids[:-1].tolist()) & set(ends)
         assert (s.finish == STOP) == (s.ids[-1] in ends)
         assert s.finish == STOP or len(s.ids) == 12
@@ -98,7 +98,7 @@ def test_responses_end_at_any_stop_id_and_keep_it(model):
 
 def test_greedy_is_what_transformers_generates(model):
     asked = prompts("<user>12*3=<assistant>", "7*8=")
-    groups = collect(engine(model).generate(asked, Sampling(1, 0.0, 9), [0, 0]), 2)
+    groups = collect(engine(model).generate(asked, SamplingParams(1, 0.0, 9), [0, 0]), 2)
     for prompt, (sample,) in zip(asked, groups, strict=True):
         ours = GenerationConfig(do_sample=False, max_new_tokens=9, eos_token_id=EOS, pad_token_id=0)
         theirs = model.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), generation_config=ours)
@@ -108,7 +108,7 @@ def test_greedy_is_what_transformers_generates(model):
 def test_sampled_pairs_have_the_model_s_probabilities(model):
     # Exact probabilities of all two-token responses, against the frequencies of 4,096 samples.
     (prompt,) = prompts("3*4=")
-    (samples,) = collect(engine(model, max_sequences=4096).generate([prompt], Sampling(4096, 1.0, 2), [7]), 1)
+    (samples,) = collect(engine(model, max_sequences=4096).generate([prompt], SamplingParams(4096, 1.0, 2), [7]), 1)
     counts: dict[tuple, int] = {}
     for s in samples:
         counts[tuple(s.ids.tolist())] = counts.get(tuple(s.ids.tolist()), 0) + 1
@@ -147,12 +147,12 @@ def test_truncation_keeps_the_likeliest_and_renormalises(top_k, top_p, seed):
 
 def test_draw_by_hand():
     logits = torch.tensor([[0.2, 0.5, 0.3]]).log().repeat(4, 1)
-    token, log_prob = draw(logits, torch.tensor([0.0, 0.19, 0.21, 0.999999]), Sampling(1, 1.0, 1))
+    token, logprob = draw(logits, torch.tensor([0.0, 0.19, 0.21, 0.999999]), SamplingParams(1, 1.0, 1))
     assert token.tolist() == [0, 0, 1, 2]
-    assert log_prob.exp().tolist() == pytest.approx([0.2, 0.2, 0.5, 0.3])
-    token, log_prob = draw(logits, torch.tensor([0.0, 0.4, 0.7, 0.999999]), Sampling(1, 1.0, 1, top_k=2))
+    assert logprob.exp().tolist() == pytest.approx([0.2, 0.2, 0.5, 0.3])
+    token, logprob = draw(logits, torch.tensor([0.0, 0.4, 0.7, 0.999999]), SamplingParams(1, 1.0, 1, top_k=2))
     assert token.tolist() == [1, 1, 2, 2], "of 0.5 and 0.3 the first takes the first five eighths"
-    assert log_prob.exp().tolist() == pytest.approx([5 / 8, 5 / 8, 3 / 8, 3 / 8])
+    assert logprob.exp().tolist() == pytest.approx([5 / 8, 5 / 8, 3 / 8, 3 / 8])
 
 
 def forced(model, lengths, max_sequences=64):
@@ -170,7 +170,7 @@ def ids(groups):
 
 
 def test_the_groups_that_finish_first_come_whole_and_the_rest_is_not_decoded(model):
-    asked, seeds, sampling = prompts("7", "12", "<user>9", "123*4"), [1, 2, 3, 4], Sampling(2, 1.0, 9)
+    asked, seeds, sampling = prompts("7", "12", "<user>9", "123*4"), [1, 2, 3, 4], SamplingParams(2, 1.0, 9)
     lengths = [2, 9, 3, 4, 5, 5, 1, 4]  # of the groups' longest: 9, 4, 5, 4
     made, passes = forced(model, lengths)
     whole = ids(made.generate(asked, sampling, seeds))
@@ -188,12 +188,12 @@ def test_each_batch_gives_up_its_own_share(model):
     asked, lengths = prompts("7", "7", "7", "7"), [9, 4, 5, 4]  # two batches of two
     for keep, expected in ((1, [3]), (2, [1, 3]), (3, [1, 3, 2]), (4, [1, 0, 3, 2])):
         made, _ = forced(model, lengths if keep > 1 else lengths[2:], max_sequences=2)
-        assert list(ids(made.generate(asked, Sampling(1, 1.0, 9), [1, 2, 3, 4], keep))) == expected
+        assert list(ids(made.generate(asked, SamplingParams(1, 1.0, 9), [1, 2, 3, 4], keep))) == expected
 
 
 def test_ids_beyond_the_tokenizer_are_never_sampled(model):
     short = TransformersEngine(model, [EOS], 0, 6, 64)
-    (samples,) = collect(short.generate(prompts("1"), Sampling(64, 1.0, 8), [0]), 1)
+    (samples,) = collect(short.generate(prompts("1"), SamplingParams(64, 1.0, 8), [0]), 1)
     assert max(s.ids.max() for s in samples) < 6
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minirl.rollout.records import load, save
-from minirl.rollout.types import Rollout, Sample
+from minirl.rollout.types import Completion, Rollout
 from minirl.verify.types import Verdict
 
 F32 = st.floats(width=32, allow_nan=True, allow_infinity=True)
@@ -22,7 +22,7 @@ def rollouts(draw):
     def tokens(kind, dtype):
         return np.array(draw(st.lists(kind, min_size=n, max_size=n)), dtype)
 
-    sample = Sample(
+    sample = Completion(
         tokens(st.integers(0, 2**31 - 1), np.int32), tokens(F32, np.float32), draw(st.sampled_from(["stop", "length"]))
     )
     verdict = Verdict(
@@ -31,7 +31,7 @@ def rollouts(draw):
     )  # fmt: skip
     rollout = Rollout(draw(st.integers(0, 10**9)), draw(TEXT), draw(TEXT), draw(st.lists(st.integers(0, 200_000), max_size=4)),
                       sample, draw(st.integers(0, 10**6)), draw(TEXT), verdict, draw(st.floats()))  # fmt: skip
-    for name in ("old_log_probs", "entropies", "reference_log_probs"):
+    for name in ("old_logprobs", "entropies", "ref_logprobs"):
         if draw(st.booleans()):
             setattr(rollout, name, tokens(F32, np.float32))
     rollout.advantages = draw(st.sampled_from([None, np.float64(draw(st.floats())), tokens(st.floats(), np.float64)]))
@@ -58,7 +58,7 @@ def test_what_is_read_is_what_was_written(groups, tmp_path_factory):
 
 
 def test_a_damaged_file_is_said(tmp_path):
-    sample = Sample(np.arange(50, dtype=np.int32), np.zeros(50, np.float32), "stop")
+    sample = Completion(np.arange(50, dtype=np.int32), np.zeros(50, np.float32), "stop")
     path = tmp_path / "batch.npz"
     save(path, [[Rollout(0, "p", "g", [1, 2], sample, 0, "t", Verdict("right"), 1.0)]])
     whole = path.read_bytes()

@@ -16,7 +16,7 @@ from benchmarks.kill_resume import free_port
 from minirl.config.command_line import load
 from minirl.policy.policy import Policy
 from minirl.rollout.engines import build_engine
-from minirl.rollout.types import Rollout, Sampling
+from minirl.rollout.types import Rollout, SamplingParams
 from minirl.rollout.vllm import mask_ids_beyond
 from minirl.tiny import make as tiny
 from minirl.utils.distributed import Ranks
@@ -28,7 +28,7 @@ pytest.importorskip("vllm", reason="needs vLLM, or its build for CPUs")
 
 TOK = tiny.tokenizer()
 PROMPTS = [TOK(text)["input_ids"] for text in ("<user>123*4=<assistant>", "<user>999*9=<assistant>", "7*")]
-SAMPLING = Sampling(6, 1.0, 10)
+SAMPLING = SamplingParams(6, 1.0, 10)
 
 
 @pytest.fixture(scope="module")
@@ -52,14 +52,14 @@ def gap(policy, groups):
     rollouts = [Rollout(0, "", "", p, s, 0, "", Verdict("wrong"), 0.0) for p, g in zip(PROMPTS, groups, strict=True) for s in g]
     batch = policy.micro_batch(rollouts, list(range(len(rollouts))))
     with torch.no_grad():
-        logps, _ = policy.log_probs(batch)
-    return (logps - batch.flat([r.sample.log_probs for r in rollouts])).abs().max().item()
+        logprobs, _ = policy.logprobs(batch)
+    return (logprobs - batch.flat([r.completion.logprobs for r in rollouts])).abs().max().item()
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_log_probs_are_those_of_the_trainer(policy, engine, temperature):
+def test_logprobs_are_those_of_the_trainer(policy, engine, temperature):
     policy.head.output.temperature = temperature
-    assert gap(policy, collect(engine, Sampling(6, temperature, 10))) < 1e-4
+    assert gap(policy, collect(engine, SamplingParams(6, temperature, 10))) < 1e-4
     policy.head.output.temperature = 1.0
 
 
@@ -78,7 +78,7 @@ def test_new_weights_reach_the_engine_and_a_push_that_is_withheld_shows(policy, 
 
 
 def test_a_truncated_push_and_a_wrong_temperature_show(policy, engine):
-    assert gap(policy, collect(engine, Sampling(6, 0.7, 10))) > 1e-2
+    assert gap(policy, collect(engine, SamplingParams(6, 0.7, 10))) > 1e-2
     name, parameter = max(policy.model.named_parameters(), key=lambda item: item[1].numel())
     half = parameter.detach().clone()
     half[: len(half) // 2] = 0
@@ -111,14 +111,14 @@ def test_the_groups_that_finish_first_come_whole_and_nothing_of_the_rest_is_left
 
 
 def test_responses_keep_their_stop_token_and_say_why_they_ended(engine):
-    for sample in (s for g in collect(engine, Sampling(16, 1.0, 8)) for s in g):
-        assert len(sample.ids) == len(sample.log_probs) <= 8
+    for sample in (s for g in collect(engine, SamplingParams(16, 1.0, 8)) for s in g):
+        assert len(sample.ids) == len(sample.logprobs) <= 8
         assert (sample.finish == "stop") == (sample.ids[-1] == TOK.eos_token_id)
         assert sample.ids.dtype == np.int32
 
 
 def test_every_sampling_field_is_ours(engine):
-    params = engine.parameters(Sampling(3, 0.7, 9, top_p=0.8, top_k=20), 5)
+    params = engine.parameters(SamplingParams(3, 0.7, 9, top_p=0.8, top_k=20), 5)
     assert (params.n, params.temperature, params.top_p, params.top_k, params.max_tokens, params.seed) == (3, 0.7, 0.8, 20, 9, 5)
     assert (params.min_p, params.repetition_penalty, params.presence_penalty, params.frequency_penalty) == (0, 1, 0, 0)
     assert not params.detokenize
@@ -151,7 +151,7 @@ def test_running_out_of_memory_says_what_to_lower(engine, monkeypatch):
 def test_prompts_beyond_one_batch_of_the_engine_are_sampled_whole(engine):
     # 200 x 26 tokens: more than the 4,096 that vLLM computes in one step; a prompt in pieces would end the run on a CPU
     prompts = [[4 + (i * j) % 18 for j in range(3, 29)] for i in range(200)]
-    groups = dict(engine.generate(prompts, Sampling(1, 1.0, 2), range(200)))
+    groups = dict(engine.generate(prompts, SamplingParams(1, 1.0, 2), range(200)))
     assert sorted(groups) == list(range(200))
     assert all(1 <= len(s.ids) <= 2 for group in groups.values() for s in group)
 
@@ -160,11 +160,11 @@ def test_prompts_beyond_one_batch_of_the_engine_are_sampled_whole(engine):
 
 RUN = [
     "--rollout.engine=vllm", "--run.steps=3", "--rollout.prompts=4", "--algorithm.mini_batch_prompts=2", "--eval.problems=8",
-    "--eval.samples=4", "--eval.k=2", "--optimizer.warmup_steps=0", "--optimizer.lr=1e-3", "--rollout.gap_stop=1e-4",
+    "--eval.samples=4", "--eval.k=2", "--optimizer.warmup_steps=0", "--optimizer.lr=1e-3", "--rollout.logprob_diff_stop=1e-4",
 ]  # fmt: skip
 
 
-KL = ("--algorithm.kl_coefficient=0.01",)
+KL = ("--algorithm.kl_coef=0.01",)
 
 
 def launch(folder, *arguments, launcher=(sys.executable,), expect=0):
@@ -195,7 +195,7 @@ def assert_same_curve(one, folder):
     for a, b in zip(one, two, strict=True):
         for key in (k for k in a if not k.startswith(("time/", "speed/", "checkpoint/", "policy/gap"))):
             assert a[key] == pytest.approx(b[key], rel=1e-3, abs=1e-4), key
-        assert max(a["policy/gap_max"], b["policy/gap_max"]) < 1e-4
+        assert max(a["policy/rollout_logprob_diff_max"], b["policy/rollout_logprob_diff_max"]) < 1e-4
     assert (folder / "summary.json").exists()
 
 
@@ -230,7 +230,7 @@ def test_two_ranks_that_hold_one_engine_together_give_the_curve_of_one(tmp_path,
         assert a["reward/accuracy"] == b["reward/accuracy"]
         assert a["sampling/tokens"] == b["sampling/tokens"]
         assert a["optimizer/grad_norm"] == pytest.approx(b["optimizer/grad_norm"], rel=1e-3)
-        assert b["policy/gap_max"] < 1e-4
+        assert b["policy/rollout_logprob_diff_max"] < 1e-4
 
 
 def test_an_output_layer_of_its_own_is_pushed_too(tmp_path):
@@ -263,7 +263,7 @@ def test_the_guard_ends_a_run_whose_sampler_is_another_policy(tmp_path, withheld
         "import sys; sys.argv[0] = 'train.py'\n"
         "import train; from minirl.config.command_line import load; from minirl.rollout.vllm import VllmEngine\n"
         "first = VllmEngine.sync\n"
-        "def once(self, policy):\n"
+        "def unique_keys(self, policy):\n"
         "    if policy.version == 0: first(self, policy)\n"
         f"    else: {withheld}\n"
         "VllmEngine.sync = once\n"

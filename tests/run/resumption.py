@@ -31,8 +31,8 @@ def make(stage: str, dtype: str) -> Policy:
 def step(policy: Policy, part: list) -> float:
     weights = token_weights([r.length for r in part], "token-mean")
     for micro in policy.gradient_steps(part):
-        logps, _ = policy.log_probs(micro)
-        policy.accumulate(-(micro.flat([weights[i] * (i + 1) for i in micro.indices]) * logps).sum())
+        logprobs, _ = policy.logprobs(micro)
+        policy.accumulate(-(micro.flat([weights[i] * (i + 1) for i in micro.indices]) * logprobs).sum())
     return policy.step(1e-3)
 
 

@@ -22,7 +22,7 @@ from minirl.config.options import VerifierConfig
 from minirl.data.prompts import Prompt
 from minirl.policy.policy import Policy
 from minirl.run import checkpoint, shards
-from minirl.run.checkpoint import ORIGIN, Checkpoints, State, generators, restore_generators, weights_digest
+from minirl.run.checkpoint import STARTING_WEIGHTS, Checkpoints, State, generators, restore_generators, weights_digest
 from minirl.run.manifest import damage, digest_of, steps_of
 from minirl.tiny import make as tiny
 from minirl.utils.distributed import Ranks
@@ -172,7 +172,7 @@ class Killed(BaseException):
 @pytest.mark.parametrize("moment", range(1, 5))
 def test_a_step_that_is_saved_again_is_never_without_a_valid_checkpoint(policy, tmp_path, monkeypatch, moment):
     made = checkpoints(tmp_path, "--run.save_every=1", "--run.keep=1")
-    made.marks[ORIGIN] = weights_digest(fresh())
+    made.marks[STARTING_WEIGHTS] = weights_digest(fresh())
     (tmp_path / "metrics.jsonl").write_text("{}\n{}\n")
     made.after_step(policy, State(step=2, metrics_bytes=6), now=False)
     calls = []
@@ -304,7 +304,7 @@ def test_what_is_written_in_the_background_is_of_its_own_step_and_published_late
     made.settle()
     folder = tmp_path / "checkpoints" / "step000002"
     assert (folder / "rank000.safetensors").read_bytes() == expected != shards.pack(policy)
-    costs = made.take_costs()
+    costs = made.pop_costs()
     assert costs["checkpoint/seconds"] > 0
     assert costs["checkpoint/bytes"] == sum(p.stat().st_size for p in folder.iterdir() if p.name != "manifest.json")
 

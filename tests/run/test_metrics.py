@@ -45,14 +45,14 @@ def test_sums_over_micro_batches_and_no_wait_for_any():
     on, known = counted > 0, (counted > 0) & (fresh > 0)
     log_ratio = new - old
     assert metrics["policy/entropy"] == pytest.approx(entropy[on].mean())
-    assert metrics["policy/kl_old"] == pytest.approx((np.exp(log_ratio) - 1 - log_ratio)[on].mean(), rel=1e-5)
-    assert metrics["policy/kl_reference"] == pytest.approx(reference[on].mean())
-    assert metrics["policy/importance"] == pytest.approx(importance[on].mean())
-    assert metrics["policy/importance_zero"] == pytest.approx((importance[on] == 0).mean())
+    assert metrics["policy/approx_kl"] == pytest.approx((np.exp(log_ratio) - 1 - log_ratio)[on].mean(), rel=1e-5)
+    assert metrics["policy/ref_kl"] == pytest.approx(reference[on].mean())
+    assert metrics["policy/rollout_is_weight"] == pytest.approx(importance[on].mean())
+    assert metrics["policy/rollout_is_masked"] == pytest.approx((importance[on] == 0).mean())
     gap = (old - sampler)[known]
-    assert metrics["policy/gap_mean"] == pytest.approx(np.abs(gap).mean())
-    assert metrics["policy/gap_kl"] == pytest.approx((np.exp(gap) - 1 - gap).mean(), rel=1e-5)
-    assert metrics["policy/gap_max"] == pytest.approx(np.abs(gap).max())
+    assert metrics["policy/rollout_logprob_diff_mean"] == pytest.approx(np.abs(gap).mean())
+    assert metrics["policy/rollout_kl"] == pytest.approx((np.exp(gap) - 1 - gap).mean(), rel=1e-5)
+    assert metrics["policy/rollout_logprob_diff_max"] == pytest.approx(np.abs(gap).max())
     assert metrics["optimizer/grad_norm"] == 2.0
 
 
@@ -71,7 +71,7 @@ def test_what_is_not_counted_may_be_nan_and_a_skipped_step_counts_nowhere():
     assert stats.metrics(Ranks())["policy/entropy"] == pytest.approx(float(first[6][first[0]].mean()))
 
 
-def test_without_log_probs_of_the_weights_that_sampled_there_is_no_gap():
+def test_without_logprobs_of_the_weights_that_sampled_there_is_no_gap():
     batch = list(micro_batch(np.random.default_rng(2), 10))
     batch[5] = None
     stats = UpdateStats()

@@ -16,11 +16,11 @@ from minirl.run.replay import Batches, saved_steps
 from tests.conftest import ROOT, few_problems, other_weights
 
 RUN = [
-    "--run.steps=4", "--run.save_every=2", "--rollout.prompts=4", "--rollout.samples=4", "--algorithm.mini_batch_prompts=2",
+    "--run.steps=4", "--run.save_every=2", "--rollout.prompts=4", "--rollout.group_size=4", "--algorithm.mini_batch_prompts=2",
     "--eval.problems=4", "--eval.samples=2", "--eval.k=2", "--eval.every=0", "--optimizer.lr=1e-3",
     "--optimizer.warmup_steps=0", "--optimizer.schedule=linear", "--algorithm.estimator=dapo+edas+entropy",
     "--rollout.carry_over=true",
-    "--rollout.oversample=2", "--algorithm.correction=truncate", "--algorithm.kl_coefficient=0.01",
+    "--rollout.oversample=2", "--algorithm.rollout_is=truncate", "--algorithm.kl_coef=0.01",
 ]  # fmt: skip
 
 
@@ -95,12 +95,12 @@ def copy(finished, tmp_path):
 def test_numbers_that_do_not_come_out_again_are_named(copy, capsys):
     lines = (copy / "metrics.jsonl").read_text().splitlines()
     row = json.loads(lines[2])
-    row["policy/kl_old"] *= 1.01
+    row["policy/approx_kl"] *= 1.01
     (copy / "metrics.jsonl").write_text("\n".join([*lines[:2], json.dumps(row), *lines[3:]]))
     assert replay(copy / "step3") == 1
     printed = capsys.readouterr()
-    assert re.search(r"policy/kl_old .* <--", printed.out)
-    assert printed.err == f"train.py: step 3 of {copy} does not come out again: policy/kl_old\n"
+    assert re.search(r"policy/approx_kl .* <--", printed.out)
+    assert printed.err == f"train.py: step 3 of {copy} does not come out again: policy/approx_kl\n"
 
 
 @pytest.mark.parametrize("step", ["step3", "step4"])
@@ -134,7 +134,7 @@ def test_what_cannot_be_replayed_is_said(copy, capsys):
     assert replay(copy / "step1") == 2
     assert "has not kept the batch of step 1; it has 3, 4" in capsys.readouterr().err
     assert replay(copy / "step3", "--run.seed=1") == 2
-    assert "run.seed and rollout.samples must be those of the run" in capsys.readouterr().err
+    assert "run.seed and rollout.group_size must be those of the run" in capsys.readouterr().err
     (copy / "batches" / "step000003" / "generated.npz").write_bytes(b"cut")
     assert replay(copy / "step3") == 2
     assert "cannot be read" in capsys.readouterr().err

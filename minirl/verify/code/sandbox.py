@@ -23,7 +23,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
-import minirl
 from minirl.verify.code import channel
 from minirl.verify.pool.children import remove_folder
 from minirl.verify.types import VerifierError
@@ -144,7 +143,7 @@ class Sandbox:
         self._lock = os.open(self._base, os.O_RDONLY)  # held for as long as the folder is in use
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._socket, theirs = socket.socketpair()
-        root = str(Path(minirl.__file__).parents[1])
+        root = str(Path(__file__).parents[3])
         with theirs, tempfile.TemporaryFile() as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-s", "-P", "-c", START, str(theirs.fileno()), mode, self._base, root],

@@ -1,6 +1,6 @@
 """Verdicts on Python programs: extract the code of a response, run it in the sandbox, name the first error.
 
-A problem's facts say how it is tested:
+A problem's extra_info say how it is tested:
 * tests: Python source with asserts, or a list of such lines (entry_point: the function; `check(candidate)` or `test_...`
   functions are called);
 * tests: {"type": "call", "inputs": [[argument, ...], ...], "outputs": [...]} with entry_point (or fn_name inside);
@@ -130,7 +130,7 @@ def prelude_of(prompt: str, entry_point: str | None) -> str:
 
 def parse_tests(problem: Problem) -> Tests:
     """The tests of a problem. ValueError says what is wrong with them."""
-    tests, entry_point = problem.facts.get("tests"), problem.facts.get("entry_point")
+    tests, entry_point = problem.extra_info.get("tests"), problem.extra_info.get("entry_point")
     if isinstance(tests, str) and tests.lstrip()[:1] in ("{", "["):
         with contextlib.suppress(json.JSONDecodeError):  # a script may begin with a bracket too
             tests = json.loads(tests)
@@ -176,7 +176,7 @@ def _text(value: Any) -> str:
 
 def time_limit(problem: Problem, default: float) -> float:
     """The tests' own limit in seconds, or the default."""
-    value = problem.facts.get("timeout")
+    value = problem.extra_info.get("timeout")
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:

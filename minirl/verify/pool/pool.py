@@ -12,7 +12,7 @@ Promises:
   the verdict is status "wrong", label TIMEOUT. Items that were in the same message are asked again, never blamed.
 * A worker that dies: the verdict of the item it was at is status "error" with the cause. An exception inside the
   verifier: status "error" naming the verifier and the problem. Both are counted in `pool.counts`.
-* Equal questions (same problem, same response, no rollout facts) are asked once.
+* Equal questions (same problem, same response, no rollout extra_info) are asked once.
 * A worker whose grader fails its self-test refuses to work, and VerifierPool(...) raises VerifierError.
 * Usable from any thread. Workers end with the pool, and when this process ends in any way, SIGKILL included.
 
@@ -89,12 +89,12 @@ class VerifierPool:
             raise VerifierError(self._broken)
 
     def submit(self, problem: Problem, response: str, rollout: Mapping[str, Any] | None = None) -> Future:
-        """A future of the Verdict. Grading starts at once. rollout: facts that a custom reward function reads."""
+        """A future of the Verdict. Grading starts at once. rollout: extra_info that a custom reward function reads."""
         future: Future = Future()
         # All that a verdict depends on: ids are unique within a data set only.
-        facts = repr(problem.facts) if problem.facts else ""
+        extra_info = repr(problem.extra_info) if problem.extra_info else ""
         shared = self._shares and rollout is None
-        key = (problem.id, problem.prompt, problem.answer, facts, response) if shared else None
+        key = (problem.id, problem.prompt, problem.answer, extra_info, response) if shared else None
         with self._lock:
             if self._broken is not None or self._closing:
                 raise VerifierError(self._broken or "this pool is closed")
@@ -176,7 +176,7 @@ class VerifierPool:
                 if isinstance(error, OSError):  # it died while idle, which is no item's fault: all are asked again
                     self._stop(worker)
                     self._remove(worker, None)
-                else:  # something in facts that cannot be sent: find out whose fault by sending one at a time
+                else:  # something in extra_info that cannot be sent: find out whose fault by sending one at a time
                     worker.batch, worker.left = [], 0
                     self._blame(batch, error)
 

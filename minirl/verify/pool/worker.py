@@ -21,7 +21,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import minirl
 from minirl.verify.pool.children import descendants_of, session_of, signal_name
 from minirl.verify.registry import load_verifier
 from minirl.verify.types import ERROR, Verdict, VerifierError
@@ -72,7 +71,7 @@ class Worker:
             self.cell[INDEX] = -1
             environment = os.environ | {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
             environment |= {"MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-            root = str(Path(minirl.__file__).parents[1])
+            root = str(Path(__file__).parents[3])
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
             numbers = [str(number) for number in (theirs.fileno(), cell.fileno(), os.getpid())]
             self.process = subprocess.Popen(

@@ -24,7 +24,7 @@ STDIN = Problem("square", "", "", {"tests": {"type": "stdin_stdout", "inputs": [
 
 def grade(verifier, problem, source, port, seconds=3.0):
     """A verdict. seconds: short for programs that are meant to run out of it, long for the others on a busy machine."""
-    problem = dataclasses.replace(problem, facts=problem.facts | {"timeout": seconds})
+    problem = dataclasses.replace(problem, extra_info=problem.extra_info | {"timeout": seconds})
     source = DENIED + source if "attempt(" in source else source
     source = source.replace("PORT", str(port)).replace("REPOSITORY", str(ROOT)).replace("MARK", MARK)
     return verifier(problem, f"Here it is.\n```python\n{source}\n```\n")

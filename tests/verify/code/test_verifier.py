@@ -28,9 +28,9 @@ WHOLE = os.environ.get("MINIRL_WHOLE_SWEEP") == "1"
 def verify():
     verifier = CodeVerifier(timeout=2.0)
 
-    def run(code, **facts):
-        prompt = facts.pop("prompt", "")
-        return verifier(Problem("p", prompt, "", facts), f"```python\n{code}\n```")
+    def run(code, **extra_info):
+        prompt = extra_info.pop("prompt", "")
+        return verifier(Problem("p", prompt, "", extra_info), f"```python\n{code}\n```")
 
     yield run
     verifier.close()
@@ -71,24 +71,24 @@ def test_a_completion_is_put_after_a_prompt_that_is_python():
 
 
 def test_the_labels_of_plain_assert_scripts(verify):
-    facts = {"tests": "assert f(1) == 2\nassert f(2) == 3", "entry_point": "f"}
-    assert outcome(verify("def f(x): return x + 1", **facts)) == (RIGHT, "")
-    assert outcome(verify("def f(x): return x + 2", **facts)) == (WRONG, WRONG_ANSWER)
-    assert outcome(verify("def f(x): return [][x]", **facts)) == (WRONG, "IndexError")
-    assert outcome(verify("def f(x): return x +", **facts)) == (WRONG, "SyntaxError")
-    assert outcome(verify("def f(x):\nreturn x", **facts)) == (WRONG, "IndentationError")
-    assert outcome(verify("import no_such_module", **facts)) == (WRONG, "ModuleNotFoundError")
-    assert outcome(verify("def g(x): return x + 1", **facts)) == (WRONG, "NameError")
-    assert outcome(verify("def f(x):\n    while True: pass", **facts, timeout=0.3)) == (WRONG, TIMEOUT)
-    assert outcome(verify("class Mine(Exception): pass\ndef f(x): raise Mine", **facts)) == (WRONG, "Mine")
-    assert outcome(verify("", **facts)) == (WRONG, NO_CODE)
-    assert outcome(verify("a = 1\n" * 40_000, **facts)) == (WRONG, OUTPUT_LIMIT)
+    extra_info = {"tests": "assert f(1) == 2\nassert f(2) == 3", "entry_point": "f"}
+    assert outcome(verify("def f(x): return x + 1", **extra_info)) == (RIGHT, "")
+    assert outcome(verify("def f(x): return x + 2", **extra_info)) == (WRONG, WRONG_ANSWER)
+    assert outcome(verify("def f(x): return [][x]", **extra_info)) == (WRONG, "IndexError")
+    assert outcome(verify("def f(x): return x +", **extra_info)) == (WRONG, "SyntaxError")
+    assert outcome(verify("def f(x):\nreturn x", **extra_info)) == (WRONG, "IndentationError")
+    assert outcome(verify("import no_such_module", **extra_info)) == (WRONG, "ModuleNotFoundError")
+    assert outcome(verify("def g(x): return x + 1", **extra_info)) == (WRONG, "NameError")
+    assert outcome(verify("def f(x):\n    while True: pass", **extra_info, timeout=0.3)) == (WRONG, TIMEOUT)
+    assert outcome(verify("class Mine(Exception): pass\ndef f(x): raise Mine", **extra_info)) == (WRONG, "Mine")
+    assert outcome(verify("", **extra_info)) == (WRONG, NO_CODE)
+    assert outcome(verify("a = 1\n" * 40_000, **extra_info)) == (WRONG, OUTPUT_LIMIT)
 
 
 def test_the_first_failing_test_names_the_error(verify):
-    facts = {"tests": "assert f(1) == 2\nassert f(2) == 3\nassert f(0) == 1", "entry_point": "f"}
-    assert verify("def f(x): return 2 if x == 1 else 1 // (x - 2)", **facts).label == "ZeroDivisionError"
-    assert verify("def f(x): return 2 if x == 1 else 9 if x == 2 else 1 // x", **facts).label == WRONG_ANSWER
+    extra_info = {"tests": "assert f(1) == 2\nassert f(2) == 3\nassert f(0) == 1", "entry_point": "f"}
+    assert verify("def f(x): return 2 if x == 1 else 1 // (x - 2)", **extra_info).label == "ZeroDivisionError"
+    assert verify("def f(x): return 2 if x == 1 else 9 if x == 2 else 1 // x", **extra_info).label == WRONG_ANSWER
 
 
 @pytest.mark.parametrize(
@@ -275,19 +275,19 @@ def test_objects_of_the_tests_own_classes_may_be_read_and_changed_but_lead_nowhe
 
 
 def test_a_module_that_the_tests_forgot_to_import_is_the_real_one(verify):
-    facts = {"tests": "assert math.isclose(f(2), 3.5)", "entry_point": "f"}
+    extra_info = {"tests": "assert math.isclose(f(2), 3.5)", "entry_point": "f"}
     always = "class math:\n    isclose = staticmethod(lambda *a, **k: True)\n"
-    assert verify(always + "def f(x): return 0.0", **facts).label == WRONG_ANSWER
-    assert verify(always + "def f(x): return 3.5", **facts).status == RIGHT
+    assert verify(always + "def f(x): return 0.0", **extra_info).label == WRONG_ANSWER
+    assert verify(always + "def f(x): return 3.5", **extra_info).status == RIGHT
 
 
 def test_helpers_of_the_prompt_are_the_prompts(verify):
     """HumanEval's decode_cyclic is tested with encode_cyclic of the prompt: the candidate may not supply its own."""
     prompt = "import math\ndef encode(s):\n    return s[1:] + s[:1]\ndef decode(s):\n    '''Undo encode.'''\n"
     tests = "for s in ('abc', 'xyz'):\n    assert decode(encode(s)) == s"
-    facts = {"prompt": prompt, "tests": tests, "entry_point": "decode"}
-    assert verify("def decode(s): return encode(encode(s))", **facts).status == RIGHT
-    assert verify("def encode(s): return s\ndef decode(s): return s", **facts).label == WRONG_ANSWER
+    extra_info = {"prompt": prompt, "tests": tests, "entry_point": "decode"}
+    assert verify("def decode(s): return encode(encode(s))", **extra_info).status == RIGHT
+    assert verify("def encode(s): return s\ndef decode(s): return s", **extra_info).label == WRONG_ANSWER
     assert "math" in prelude_of(prompt, "decode")
     assert "decode" not in prelude_of(prompt, "decode")
     assert prelude_of("Write a function.", "decode") == ""

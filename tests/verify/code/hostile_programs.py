@@ -13,7 +13,7 @@ from pathlib import Path
 
 from minirl.verify.types import Problem
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MARK = "minirl-hostile-mark"
 TESTS = "assert solve(3) == 9\nassert solve(1) == 1\nassert solve(5) == 25"
 SCRIPT = Problem("square", "", "", {"tests": TESTS, "entry_point": "solve"})

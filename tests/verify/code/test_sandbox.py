@@ -214,8 +214,8 @@ def test_nothing_survives_the_death_of_the_process_that_uses_it(mode):
 
 AS_USER = """
 import os, sys, tempfile
-from minirl.verify.code import CodeVerifier
-from tests.verify.hostile_programs import *
+from minirl.verify.code.verifier import CodeVerifier
+from tests.verify.code.hostile_programs import *
 verifier = CodeVerifier(memory_mb=1024, sandbox=sys.argv[1])
 print("mode", verifier.describe())
 print("failed", unexpected(verifier, SCRIPT, HARM))

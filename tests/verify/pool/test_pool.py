@@ -291,8 +291,8 @@ PARENT = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits it ignored
 import sys, threading, time
-from minirl.tasks import Problem
-from minirl.verify.pool import VerifierPool
+from minirl.verify.types import Problem
+from minirl.verify.pool.pool import VerifierPool
 if __name__ == "__main__":
     pool = VerifierPool(sys.argv[1], workers=2, timeout=30)
     futures = [pool.submit(Problem(f"p{i}", "", "42"), "bignum") for i in range(2)]
@@ -327,8 +327,8 @@ def test_no_orphans_however_the_parent_ends(verifier, tmp_path, end):
 
 RANK = """
 import sys
-from minirl.tasks import Problem
-from minirl.verify.pool import VerifierPool
+from minirl.verify.types import Problem
+from minirl.verify.pool.pool import VerifierPool
 if __name__ == "__main__":
     with VerifierPool(sys.argv[1], workers=2) as pool:
         verdicts = pool.grade([(Problem(f"p{i}", "", sys.argv[2]), sys.argv[2]) for i in range(300)])

@@ -65,8 +65,8 @@ from minirl.evaluation.benchmarks import Benchmark, Loaded
 from minirl.evaluation.folder import Folder, versions, write_json
 from minirl.evaluation.models import Model, close_engine, find_models, open_engine, prompts_of
 from minirl.evaluation.published import PAPER, published
-from minirl.utils.console import say
-from minirl.utils.distributed import Ranks, is_main_process
+from minirl.utils.console import is_main_process, say
+from minirl.utils.distributed import Ranks
 from minirl.utils.errors import ConfigError, RunError, require
 from minirl.verify.code.verifier import confinement
 from minirl.verify.types import ERROR, RIGHT, VerifierError

@@ -98,7 +98,9 @@ def phases(run: dict) -> str:
     def median(key: str) -> float:
         return sorted(row[key] for row in rows)[len(rows) // 2]
 
-    seconds = " ".join(f"{median(f'time/{key}'):8.2f}" for key in ("sample", "verify", "old", "update", "sync", "step"))
+    seconds = " ".join(
+        f"{median(f'time/{key}'):8.2f}" for key in ("sample", "verify", "old_logprobs", "update", "sync", "step")
+    )
     gap = (
         f"{median('policy/rollout_logprob_diff_mean'):9.1e} {max(row['policy/rollout_logprob_diff_max'] for row in rows):9.1e}"
     )

@@ -100,6 +100,7 @@ def run_watched(folder: str, phase: str, occurrence: str, share: str, *argv: str
     config = command_line("train.py", list(argv))
     import train
     from minirl.rollout.hf import TransformersEngine
+    from minirl.run import lifecycle, training
     from minirl.run.checkpoint import Checkpoints
 
     engine: Any = TransformersEngine
@@ -109,15 +110,15 @@ def run_watched(folder: str, phase: str, occurrence: str, share: str, *argv: str
         engine = VllmEngine
     watch = Watch(Path(folder), phase, int(occurrence), float(share))
     watch.around(Checkpoints, "load", "loading")
-    watch.around(train, "build_engine", "loading")
+    watch.around(lifecycle, "build_engine", "loading")
     watch.around(train, "collect_batch", "sampling")
     watch.around(train, "compute_logprobs", "update")
     watch.around(train, "update", "update")
     watch.around(engine, "sync", "sync")
-    watch.around(train, "evaluate", "evaluation")
+    watch.around(training, "evaluate", "evaluation")
     watch.around(Checkpoints, "save", "saving")
-    watch.around(train.Policy, "export", "finish")
-    watch.around(train.Reporter, "finish", "finish")
+    watch.around(lifecycle.Policy, "export", "finish")
+    watch.around(lifecycle.Reporter, "finish", "finish")
     generate = engine.generate
 
     def graded(self: Any, *args: Any) -> Any:

@@ -200,6 +200,8 @@ def run_minirl(work: dict[str, Any]) -> None:
     import train
     from minirl.config.command_line import load
     from minirl.rollout.engines import build_engine
+    from minirl.run import lifecycle
+    from minirl.run.inputs import read_inputs
     from minirl.run.report import Reporter
 
     class Stopped(Reporter):
@@ -220,11 +222,11 @@ def run_minirl(work: dict[str, Any]) -> None:
         engine.sleep, engine.sync = (turns.timed("generation", x) for x in (engine.sleep, engine.sync))
         return force_vllm(engine, lengths) if work["gpu"] else force_transformers(engine, lengths)
 
-    train.Reporter, train.build_engine = Stopped, forced  # type: ignore[misc]
+    lifecycle.Reporter, lifecycle.build_engine = Stopped, forced  # type: ignore[misc]
     phases = {"collect_batch": "generation", "compute_advantages": "generation", "compute_logprobs": "old", "update": "update"}
     for name, phase in phases.items():
         setattr(train, name, turns.timed(phase, getattr(train, name)))
-    train.train(load(options))
+    train.train(read_inputs(load(options)))
 
 
 def force_transformers(engine: Any, lengths: Callable[[int], list[int]]) -> Any:

@@ -26,8 +26,8 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
 
 import numpy as np
 import torch
+from hf.cache_utils import DynamicLayer
 from torch import Tensor
-from transformers.cache_utils import DynamicLayer
 
 import train
 from benchmarks import update
@@ -36,10 +36,12 @@ from benchmarks.common import finish, random_model, table
 from minirl.config.command_line import load
 from minirl.policy import attention
 from minirl.policy import logprobs as scoring
+from minirl.policy.micro_batches import MicroBatch
 from minirl.policy.model import model_config
 from minirl.policy.packing import packed_micro_batches
 from minirl.policy.policy import Policy
-from minirl.rollout.types import Rollout, SamplingParams, transformers
+from minirl.rollout import hf
+from minirl.rollout.types import Batch, Rollout, SamplingParams
 from minirl.utils.distributed import Ranks
 
 GPU = torch.cuda.is_available()
@@ -83,8 +85,9 @@ def step(policy: Policy, batch: Groups) -> list[float]:
     policy.version = 0
     for rollout in (r for group in batch for r in group):
         rollout.old_logprobs = None
-    train.compute_logprobs(policy, batch, policy.config.build_estimator(), policy.config)
-    return train.update(policy, batch, 0.0, policy.config).grad_norms
+    whole = Batch(batch, [], batch)
+    train.compute_logprobs(policy, whole, policy.config.build_estimator(), policy.config)
+    return train.update(policy, whole, 0.0, policy.config).grad_norms
 
 
 def patched(where: Any, name: str, value: Any, side: Side) -> Side:
@@ -106,14 +109,14 @@ def unshared(policy: Policy, batch: Groups) -> tuple[Side, Side]:
     return partial(step, policy, own), partial(step, policy, batch)
 
 
-def with_last_tokens(policy: Policy, rollouts: Any, indices: list[int]) -> scoring.MicroBatch:
+def with_last_tokens(policy: Policy, rollouts: Any, indices: list[int]) -> MicroBatch:
     """A packed micro-batch in which the last token of each response goes through the model too."""
-    longer = {i: replace(rollouts[i].sample, ids=np.append(rollouts[i].completion.ids, 0)) for i in indices}
-    batch = MICRO_BATCH(policy, {i: replace(rollouts[i], sample=s) for i, s in longer.items()}, indices)  # type: ignore[arg-type]
+    longer = {i: replace(rollouts[i].completion, ids=np.append(rollouts[i].completion.ids, 0)) for i in indices}
+    batch = MICRO_BATCH(policy, {i: replace(rollouts[i], completion=s) for i, s in longer.items()}, indices)  # type: ignore[arg-type]
     last = np.cumsum([r.length for r in batch.rollouts]) - 1
     kept = torch.from_numpy(np.delete(np.arange(len(batch.targets)), last)).to(batch.targets.device)
     own = [rollouts[i] for i in batch.indices]
-    return replace(batch, rollouts=own, places=batch.logit_index[kept], targets=batch.targets[kept])
+    return replace(batch, rollouts=own, logit_index=batch.logit_index[kept], targets=batch.targets[kept])
 
 
 def products(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float | None, enable_gqa: bool) -> Tensor:
@@ -123,7 +126,7 @@ def products(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float | No
     return scores.masked_fill(~visible, -torch.inf).softmax(-1) @ v
 
 
-def plain_head(policy: Policy, batch: scoring.MicroBatch) -> tuple[Tensor, Tensor]:
+def plain_head(policy: Policy, batch: MicroBatch) -> tuple[Tensor, Tensor]:
     """Log-probs and entropies from the logits of all tokens."""
     with policy.autocast():
         logits = policy.model(**batch.inputs, use_cache=False).logits[0]
@@ -135,7 +138,7 @@ def plain_head(policy: Policy, batch: scoring.MicroBatch) -> tuple[Tensor, Tenso
 
 def score(policy: Policy, batch: Groups, entropy: bool) -> Any:
     """The old log-probs of a batch, with entropies or without."""
-    policy.score([r for group in batch for r in group], old=True, entropy=entropy)
+    policy.compute_logprobs([r for group in batch for r in group], old=True, entropy=entropy)
     return np.concatenate([r.old_logprobs for group in batch for r in group])  # type: ignore[arg-type]
 
 
@@ -160,7 +163,7 @@ def decode(policy: Policy, lengths: np.ndarray, prompt: int, each: int = SAMPLES
 
 
 def fresh_uniforms(seeds: Any, samples: int, tokens: int) -> np.ndarray:
-    """transformers.uniforms with a new generator each row."""
+    """hf.uniforms with a new generator each row."""
     keys = [np.array([seed, j], np.uint64) for seed in seeds for j in range(samples)]
     return np.stack([np.random.Generator(np.random.Philox(key=key)).random(tokens) for key in keys])
 
@@ -224,7 +227,7 @@ def rows(folder: Path, quick: bool) -> Iterator[Row]:
         swap = (attention, "scaled_dot_product_attention", products)
         yield updates("sdpa for segments, not written out", long, True, swap=swap)
     half = f"algorithm.mini_batch_prompts={short[0] // 2}"
-    needed, sampler = "algorithm.rollout_is=truncate", "algorithm.old_logprobs=sampler"
+    needed, sampler = "algorithm.rollout_is=truncate", "algorithm.old_logprobs=rollout"
     yield updates("no old log-probs of the first of 2 mini-batches", short, True, [half, needed], [half])
     yield updates("old log-probs of the sampler, not the trainer", short, True, [half], [half, sampler])
     yield updates("activations recomputed", long, True, [], ["model.gradient_checkpointing=true"], memory=True)
@@ -260,13 +263,13 @@ def rows(folder: Path, quick: bool) -> Iterator[Row]:
 
         return Row(name, shown("decode", size, tail), make)
 
-    plain = (transformers, "GrowingLayer", lambda room: DynamicLayer())
+    plain = (hf, "GrowingLayer", lambda room: DynamicLayer())
     yield decodes("cache with room, not transformers' own", (few[0], 128 if quick else 512, 8), False, swap=plain)
     yield decodes("cache with room, not transformers' own", short, False, swap=plain)
     yield decodes("query heads folded, not sdpa", short, False, options=[padded])
     yield decodes("query heads folded, not sdpa", long, True, options=[padded])
-    uniforms = transformers.uniforms
-    again = (transformers, "uniforms", lambda seeds, n, tokens: uniforms(seeds[::SAMPLES], SAMPLES, tokens))
+    uniforms = hf.uniforms
+    again = (hf, "uniforms", lambda seeds, n, tokens: uniforms(seeds[::SAMPLES], SAMPLES, tokens))
     yield decodes("prompts run once a group", (*short[:2], 64), False, {"each": 1}, swap=again)
     yield decodes("ended rows dropped", long, True, {"kept": True})
     seeds = range(short[0])

@@ -54,6 +54,7 @@ def measure(work: dict[str, Any]) -> None:
     from minirl.config.command_line import load
     from minirl.policy import model as models
     from minirl.policy.policy import Policy
+    from minirl.rollout.types import Batch
     from minirl.utils.distributed import Ranks
 
     gpu = torch.cuda.is_available()
@@ -81,7 +82,7 @@ def measure(work: dict[str, Any]) -> None:
             torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()
         begin = time.perf_counter()
-        train.update(policy, groups, 1e-6, config)
+        train.update(policy, Batch(groups, [], groups), 1e-6, config)
         if gpu:
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - begin)

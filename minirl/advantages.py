@@ -56,25 +56,24 @@ class Group:
 
 @dataclass(frozen=True)
 class Requirements:
-    """What a estimator asks of the rest of the run; every value can be overridden in the config."""
+    """What an estimator asks of the rest of the run; the config can override the first four.
+
+    needs_entropy: whether `Group.entropies` is read; min_group_size: responses to a prompt at least.
+    """
 
     dynamic_sampling: bool
     clip_low: float
     clip_high: float
     loss_agg_mode: str
+    needs_entropy: bool = False
+    min_group_size: int = 2
 
 
 class Estimator(Protocol):
-    """Advantages of one group; `requirements` says what the run must do, `needs_entropy` whether `Group.entropies` is read."""
+    """Advantages of one group: float[N], or N arrays float[T_i]."""
 
     @property
     def requirements(self) -> Requirements: ...
-
-    @property
-    def needs_entropy(self) -> bool: ...
-
-    @property
-    def min_samples(self) -> int: ...
 
     def __call__(self, group: Group) -> Any: ...
 
@@ -96,12 +95,7 @@ class GRPO:
 
     std: bool = option(True, "divide by the group's standard deviation; false is Dr. GRPO")
 
-    requirements = Requirements(dynamic_sampling=False, clip_low=0.2, clip_high=0.2, loss_agg_mode="seq-mean-token-mean")
-    needs_entropy = False
-
-    @property
-    def min_samples(self) -> int:
-        return 2
+    requirements = Requirements(False, clip_low=0.2, clip_high=0.2, loss_agg_mode="seq-mean-token-mean")
 
     def __call__(self, group: Group) -> Floats:
         """float[N] advantages of `group`."""
@@ -127,12 +121,9 @@ class PKPO:
     leave_one_out: bool = option(False, "baseline: mean of the other responses instead of the group's mean")
     std: bool = option(False, "divide by the standard deviation, which turns the method back into GRPO for few right answers")
 
-    requirements = GRPO.requirements
-    needs_entropy = False
-
     @property
-    def min_samples(self) -> int:
-        return max(2, self.k)
+    def requirements(self) -> Requirements:
+        return replace(GRPO.requirements, min_group_size=max(2, self.k))
 
     def __call__(self, group: Group) -> Floats:
         """float[N] advantages of `group`; with fewer than k valid responses k is their number. ValueError for rewards other
@@ -172,8 +163,18 @@ def rho(n: int, c: int, k: int) -> float:
 # ---- wrappers --------------------------------------------------------------------------------------------------------------
 
 
+class Wrapper:
+    """An estimator that reshapes the advantages of another one, its `base`, and asks of the run what that asks."""
+
+    base: Estimator
+
+    @property
+    def requirements(self) -> Requirements:
+        return self.base.requirements
+
+
 @dataclass(frozen=True)
-class EDAS:
+class EDAS(Wrapper):
     """Error diversity advantage shaping: repeated wrong answers are punished more, rare ones less; the right are untouched.
 
     A wrong response keeps at least (1 - 1/kappa) of its advantage's magnitude and never changes sign.
@@ -187,18 +188,6 @@ class EDAS:
     def __post_init__(self) -> None:
         check(self.alpha >= 0 and self.beta >= 0, f"edas.alpha and edas.beta must be at least 0, not {self.alpha}, {self.beta}")
         check(self.kappa > 1, f"edas.kappa must be above 1, not {self.kappa}: a wrong answer must stay punished")
-
-    @property
-    def requirements(self) -> Requirements:
-        return self.base.requirements
-
-    @property
-    def needs_entropy(self) -> bool:
-        return self.base.needs_entropy
-
-    @property
-    def min_samples(self) -> int:
-        return self.base.min_samples
 
     def __call__(self, group: Group) -> Floats:
         """float[N]: the base's advantages, those of wrong responses shaped."""
@@ -230,14 +219,12 @@ def surprise(labels: Sequence[str]) -> Floats:
 
 
 @dataclass(frozen=True)
-class EntropyShaped:
+class EntropyShaped(Wrapper):
     """Entropy-shaped advantage: A_t + min(alpha * H_t, |A_t| / kappa) at each token t; A_t = 0 stays 0."""
 
     alpha: float = option(0.4, "weight of the policy's entropy")
     kappa: float = option(2.0, "a change is at most |A| / kappa; more than 1")
     base: Estimator = DAPO()
-
-    needs_entropy = True
 
     def __post_init__(self) -> None:
         check(self.alpha >= 0, f"entropy.alpha must be at least 0, not {self.alpha}")
@@ -245,11 +232,7 @@ class EntropyShaped:
 
     @property
     def requirements(self) -> Requirements:
-        return self.base.requirements
-
-    @property
-    def min_samples(self) -> int:
-        return self.base.min_samples
+        return replace(self.base.requirements, needs_entropy=True)
 
     def __call__(self, group: Group) -> list[Floats]:
         """N arrays float[T_i]; raises ValueError when the group came without entropies."""

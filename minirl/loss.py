@@ -11,26 +11,26 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from minirl.config.options import KL_ESTIMATORS, LOSS_AGG_MODES, ROLLOUT_IS
 
-
-def token_weights(lengths: Sequence[int], aggregation: str, constant: float = 0.0) -> list[float]:
+def token_weights(lengths: Sequence[int], loss_agg_mode: str, constant: float = 0.0) -> list[float]:
     """The weight of each token of each sequence, float[N], for the N sequences of one whole mini-batch (all ranks).
 
     lengths: int[N] response tokens, 0 for a sequence that is left out of the loss and of every count.
-    "token-mean": 1 / all tokens. "seq-mean-token-mean": 1 / (sequences * own length). "constant": 1 / (sequences * constant), as in
-    Dr. GRPO, where the constant is the longest response allowed. A mini-batch that is left out whole has weights 0.
+    "token-mean": 1 / all tokens. "seq-mean-token-mean": 1 / (sequences * own length). "seq-mean-token-sum-norm": 1 / (sequences
+    * constant), as in Dr. GRPO, where the constant is the longest response allowed. A mini-batch that is left out whole has
+    weights 0.
     """
     tokens, sequences = sum(lengths), sum(length > 0 for length in lengths)
-    if aggregation == "token-mean":
-        return [1 / tokens if length else 0.0 for length in lengths]
-    if aggregation == "seq-mean-token-mean":
-        return [1 / (sequences * length) if length else 0.0 for length in lengths]
-    if aggregation == "constant":
-        if constant <= 0:
-            raise ValueError(f"aggregation 'constant' needs a positive constant, not {constant}")
-        return [1 / (sequences * constant) if length else 0.0 for length in lengths]
-    raise ValueError(f"unknown aggregation {aggregation!r}: known are {', '.join(LOSS_AGG_MODES)}")
+    if loss_agg_mode == "seq-mean-token-sum-norm" and constant <= 0:
+        raise ValueError(f"loss_agg_mode {loss_agg_mode!r} needs a positive constant, not {constant}")
+    denominators = {
+        "token-mean": lambda length: tokens,
+        "seq-mean-token-mean": lambda length: sequences * length,
+        "seq-mean-token-sum-norm": lambda length: sequences * constant,
+    }
+    if loss_agg_mode not in denominators:
+        raise ValueError(f"unknown loss_agg_mode {loss_agg_mode!r}: known are {', '.join(denominators)}")
+    return [1 / denominators[loss_agg_mode](length) if length else 0.0 for length in lengths]
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,19 @@ class Clip:
 
 @dataclass(frozen=True)
 class TokenLoss:
-    """loss: float[T]; the rest bool[T]: where the upper, the lower and the dual clip took the gradient away."""
+    """A loss a token with what it was made of.
+
+    loss: float[T]; clipped_high, clipped_low, clipped_dual: bool[T], where each clip took the gradient away; old_logprobs,
+    rollout_is, ref_kl: float[T], the denominator of the ratio, the importance weight and the KL to the reference.
+    """
 
     loss: Tensor
     clipped_high: Tensor
     clipped_low: Tensor
     clipped_dual: Tensor
+    old_logprobs: Tensor
+    rollout_is: Tensor
+    ref_kl: Tensor
 
 
 def clipped_surrogate(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, clip: Clip) -> TokenLoss:
@@ -68,7 +75,7 @@ def clipped_surrogate(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor
         floor = clip.dual * advantages
         dual = (advantages < 0) & (objective < floor)
         objective = torch.where(dual, floor, objective)
-    return TokenLoss(-objective, high, low, dual)
+    return TokenLoss(-objective, high, low, dual, old_logprobs, torch.ones_like(ratio), torch.zeros_like(ratio))
 
 
 def kl(logprobs: Tensor, other_logprobs: Tensor, estimator: str) -> Tensor:
@@ -86,23 +93,23 @@ def kl(logprobs: Tensor, other_logprobs: Tensor, estimator: str) -> Tensor:
         return log_ratio.square() / 2
     if estimator == "k3":
         return (-log_ratio).exp() - 1 + log_ratio
-    raise ValueError(f"unknown KL estimator {estimator!r}: known are {', '.join(KL_ESTIMATORS)}")
+    raise ValueError(f"unknown KL estimator {estimator!r}: known are k1, k2, k3")
 
 
-def importance_weights(old_logprobs: Tensor, rollout_logprobs: Tensor, correction: str, low: float, high: float) -> Tensor:
+def importance_weights(old_logprobs: Tensor, rollout_logprobs: Tensor, rollout_is: str, low: float, high: float) -> Tensor:
     """float[T], without gradient: trainer's old probability over the sampler's, for the gap between the two.
 
     "none": 1. "truncate": min(ratio, high), truncated importance sampling (Yao et al. 2025). "mask": ratio inside [low, high],
     0 outside (IcePop).
     """
     ratio = (old_logprobs - rollout_logprobs).detach().clamp(-20, 20).exp()
-    if correction == "none":
+    if rollout_is == "none":
         return torch.ones_like(ratio)
-    if correction == "truncate":
+    if rollout_is == "truncate":
         return ratio.clamp(max=high)
-    if correction == "mask":
+    if rollout_is == "mask":
         return torch.where((ratio >= low) & (ratio <= high), ratio, 0.0)
-    raise ValueError(f"unknown importance correction {correction!r}: known are {', '.join(ROLLOUT_IS)}")
+    raise ValueError(f"unknown importance correction {rollout_is!r}: known are none, truncate, mask")
 
 
 def logprobs_and_entropy(

@@ -241,7 +241,7 @@ def test_names_of_the_paper_compose():
     assert build("dapo+entropy") == EntropyShaped(base=DAPO())
     assert build("dapo+edas+entropy") == EntropyShaped(base=EDAS(base=DAPO()))
     for name in PAPER:
-        assert build(name).min_samples >= 2
+        assert build(name).requirements.min_group_size >= 2
 
 
 @pytest.mark.parametrize("name", ["grop", "edas", "dapo+edsa", "grpo+", "", "grpo+edas+edas", "dapo+entropy+edas", "grpo+dapo"])
@@ -253,8 +253,8 @@ def test_bad_names_say_what_is_known(name):
 def test_recipes_are_those_of_the_base():
     assert build("dapo+edas").requirements == Requirements(True, 0.2, 0.28, "token-mean")
     assert build("grpo+edas").requirements == Requirements(False, 0.2, 0.2, "seq-mean-token-mean")
-    assert build("dapo+entropy").needs_entropy
-    assert not build("dapo+edas").needs_entropy
+    assert build("dapo+entropy").requirements.needs_entropy
+    assert not build("dapo+edas").requirements.needs_entropy
 
 
 @pytest.mark.parametrize("bad", [{"kappa": 1.0}, {"alpha": -0.1}, {"beta": -1.0}])

@@ -21,6 +21,7 @@ import train
 from minirl.config.command_line import load
 from minirl.policy import policy as policies
 from minirl.policy.policy import Policy
+from minirl.rollout.engines import build_engine
 from minirl.rollout.hf import TransformersEngine
 from minirl.rollout.types import Completion, Rollout
 from minirl.tiny import make as tiny
@@ -147,7 +148,7 @@ def test_out_of_memory_in_the_update_says_which_micro_batch_to_use():
     # packed: the prompt once, and the last token of a response is not run: 60 + 2,000 * 59
     with little_memory(200), pytest.raises(RunError, match=r"2000 sequences, 118060 tokens.*micro_batch_tokens=59030 "), \
             policy.computing():  # fmt: skip
-        policy.score(many, old=True)
+        policy.compute_logprobs(many, old=True)
     with pytest.raises(RuntimeError, match="something else"), policy.computing():
         raise RuntimeError("something else")
 
@@ -165,7 +166,7 @@ def test_a_model_that_is_too_large_ends_with_the_arithmetic_of_the_plan(monkeypa
 def test_out_of_memory_while_sampling_says_how_many_sequences_to_use(small):
     config = load([*small, "--rollout.max_sequences=100000"])
     policy = Policy(config, Ranks(), len(TOK))
-    engine = train.build_engine(config, policy, TOK, 100)
+    engine = build_engine(config, policy, TOK, 100)
     with little_memory(200), pytest.raises(RunError, match=r"40000 sequences at once.*rollout\.max_sequences=20000"):
         list(engine.generate([[4] * 60] * 400, train.SamplingParams(100, 1.0, 12), list(range(400))))
 
@@ -197,7 +198,7 @@ def test_a_run_survives_the_death_of_its_workers(small, tmp_path, monkeypatch):
             os.kill(worker.process.pid, signal.SIGKILL)
         return first(*arguments)
 
-    monkeypatch.setattr(train, "VerifierPool", Watched)
+    monkeypatch.setattr("minirl.run.inputs.VerifierPool", Watched)
     monkeypatch.setattr(train, "update", update)
     assert train.main(load([*small, "--run-dir", str(tmp_path / "out")])) == 0
     assert len(metrics(tmp_path / "out")) == 3

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minirl.config.options import LOSS_AGG_MODES
 from minirl.loss import (
-    LOSS_AGG_MODES,
     Clip,
     clipped_surrogate,
     importance_weights,
@@ -51,14 +51,14 @@ def test_log_ratios_far_out_stay_finite():
 def test_token_weights_by_hand():
     assert token_weights([1, 3], "token-mean") == [0.25, 0.25]
     assert token_weights([1, 3], "seq-mean-token-mean") == pytest.approx([0.5, 1 / 6])
-    assert token_weights([1, 3], "constant", 10) == pytest.approx([1 / 20, 1 / 20])
+    assert token_weights([1, 3], "seq-mean-token-sum-norm", 10) == pytest.approx([1 / 20, 1 / 20])
     # a response that is left out is in no count
     assert token_weights([0, 1, 3], "seq-mean-token-mean") == pytest.approx([0.0, 0.5, 1 / 6])
     assert token_weights([0, 0], "token-mean") == [0.0, 0.0]
     with pytest.raises(ValueError, match="token-mean"):
         token_weights([1], "mean")
     with pytest.raises(ValueError, match="positive"):
-        token_weights([1], "constant")
+        token_weights([1], "seq-mean-token-sum-norm")
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=12), st.sampled_from(LOSS_AGG_MODES), st.randoms())

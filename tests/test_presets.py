@@ -51,7 +51,7 @@ def test_every_row_of_the_papers_table_is_a_preset_and_an_estimator(estimator):
     for name in MATH if "dapo" not in estimator or "entropy" in estimator else MODELS:
         c = preset(name, f"--algorithm.estimator={estimator}")
         a = c.algorithm.requirements
-        got = (a.clip_low, a.clip_high, a.dynamic_sampling, c.build_estimator().needs_entropy)
+        got = (a.clip_low, a.clip_high, a.dynamic_sampling, c.build_estimator().requirements.needs_entropy)
         assert got == ESTIMATORS[estimator], name
 
 

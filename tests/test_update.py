@@ -7,7 +7,7 @@ import torch
 import train
 from minirl.config.command_line import load
 from minirl.policy.policy import Policy
-from minirl.rollout.types import Completion, Rollout
+from minirl.rollout.types import Batch, Completion, Rollout
 from minirl.tiny import make as tiny
 from minirl.utils.distributed import Ranks
 from minirl.verify.types import Verdict
@@ -68,7 +68,8 @@ CASES = {
     "no dual clip": (["--algorithm.dual_clip=null"], {"dual": None}),
     "clip range": (["--algorithm.clip_low=0.05", "--algorithm.clip_high=0.5"], {"low": 0.05, "high": 0.5}),
     "seq-mean-token-mean": (["--algorithm.loss_agg_mode=seq-mean-token-mean"], {"weight": lambda length, n: 1 / (n * length)}),
-    "constant": (["--algorithm.loss_agg_mode=constant"], {"weight": lambda length, n: 1 / (n * 12)}),
+    "seq-mean-token-sum-norm": (["--algorithm.loss_agg_mode=seq-mean-token-sum-norm"],
+                                {"weight": lambda length, n: 1 / (n * 12)}),
     "k3": (["--algorithm.kl_coef=0.3"], {"kl": lambda p, q: torch.exp(q - p) - 1 - (q - p), "kl_coef": 0.3}),
     "k2": (["--algorithm.kl_coef=0.3", "--algorithm.kl_estimator=k2"],
            {"kl": lambda p, q: (p - q) ** 2 / 2, "kl_coef": 0.3}),
@@ -93,7 +94,7 @@ def test_the_gradient_is_the_formula_s(case, budget, monkeypatch):
     policy.model.zero_grad()
     got = []
     monkeypatch.setattr(policy, "step", lambda lr: got.extend(p.grad.clone() for p in policy.model.parameters()) or 1.0)
-    train.update(policy, groups, 1e-3, config)
+    train.update(policy, Batch(groups, [], groups), 1e-3, config)
     assert len(got) == len(wanted)
     scale = max(g.abs().max().item() for g in wanted)
     for a, b in zip(got, wanted, strict=True):
@@ -111,7 +112,7 @@ def steps_of(config, groups, monkeypatch):
         return 1.0
 
     monkeypatch.setattr(policy, "step", step)
-    stats = train.update(policy, groups, 1e-3, config)
+    stats = train.update(policy, Batch(groups, [], groups), 1e-3, config)
     return taken, stats, policy
 
 
@@ -134,9 +135,9 @@ def test_a_short_last_mini_batch_is_scaled_down(monkeypatch):
 
 
 def test_the_sampler_s_logprobs_are_the_old_ones_when_asked():
-    config = load(["--algorithm.old_logprobs=sampler"])
+    config = load(["--algorithm.old_logprobs=rollout"])
     groups = batch()
-    train.compute_logprobs(Policy(config, Ranks(), len(TOK)), groups, config.build_estimator(), config)
+    train.compute_logprobs(Policy(config, Ranks(), len(TOK)), Batch(groups, [], groups), config.build_estimator(), config)
     assert all(np.array_equal(r.old_logprobs, r.completion.logprobs) for g in groups for r in g)
 
 

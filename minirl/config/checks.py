@@ -40,9 +40,9 @@ def check(config: Config) -> None:
     require(v.timeout > 0, f"verifier.timeout must be above 0 seconds, not {v.timeout}")
     require(a.dual_clip is None or a.dual_clip > 1, f"algorithm.dual_clip must be above 1 or null, not {a.dual_clip}")
     require(
-        r.group_size >= estimator.min_samples,
-        f"rollout.group_size={r.group_size} is too small for {a.estimator}: it compares the responses of a group and needs at least "
-        f"{estimator.min_samples}",
+        r.group_size >= estimator.requirements.min_group_size,
+        f"rollout.group_size={r.group_size} is too small for {a.estimator}, which compares the responses of a group: at least "
+        f"{estimator.requirements.min_group_size}",
     )
     require(
         r.prompts % a.mini_batch_prompts == 0,
@@ -67,15 +67,15 @@ def check(config: Config) -> None:
     require(
         not (r.carry_over and a.old_logprobs == "trainer" and a.rollout_is == "none"),
         "rollout.carry_over trains on groups of an older policy: set algorithm.rollout_is=truncate (or mask), or "
-        "algorithm.old_logprobs=sampler, so that their ratio is taken against the policy that sampled them",
+        "algorithm.old_logprobs=rollout, so that their ratio is taken against the policy that sampled them",
     )
     require(
-        not (a.old_logprobs == "sampler" and a.rollout_is != "none"),
-        f"algorithm.rollout_is={a.rollout_is} corrects old log-probs of the trainer: with old_logprobs=sampler there "
+        not (a.old_logprobs == "rollout" and a.rollout_is != "none"),
+        f"algorithm.rollout_is={a.rollout_is} corrects old log-probs of the trainer: with old_logprobs=rollout there "
         "is nothing to correct, set it to none",
     )
     require(
-        not (a.old_logprobs == "sampler" and estimator.needs_entropy),
+        not (a.old_logprobs == "rollout" and estimator.requirements.needs_entropy),
         f"{a.estimator} needs the policy's entropies, which come with old log-probs: set algorithm.old_logprobs=trainer",
     )
     if config.run.stop_after is not None:

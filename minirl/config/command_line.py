@@ -189,7 +189,7 @@ def resolve(config: Config) -> Config:
     a = config.algorithm
     filled = {
         name: getattr(requirements, name) if getattr(a, name) is None else getattr(a, name)
-        for name in ("dynamic_sampling", "clip_low", "clip_high", "aggregation")
+        for name in ("dynamic_sampling", "clip_low", "clip_high", "loss_agg_mode")
     }
     length = config.rollout.max_response_tokens if config.eval.max_response_tokens is None else config.eval.max_response_tokens
     return replace(config, algorithm=replace(a, **filled), eval=replace(config.eval, max_response_tokens=length))

@@ -14,7 +14,7 @@ from minirl import advantages
 from minirl.advantages import option
 
 EMBEDDED = "embedded"
-LOSS_AGG_MODES = ("token-mean", "seq-mean-token-mean", "constant")
+LOSS_AGG_MODES = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 KL_ESTIMATORS = ("k1", "k2", "k3")
 ROLLOUT_IS = ("none", "truncate", "mask")
 
@@ -153,10 +153,12 @@ class AlgorithmConfig:
     clip_high: float | None = option(None, "ratio clipped above 1 + clip_high", minimum=0)
     dual_clip: float | None = option(3.0, "bound on the loss of negative advantages; null turns it off")
     loss_agg_mode: str | None = option(
-        None, "how token losses are averaged; constant divides by max_response_tokens", choices=LOSS_AGG_MODES
+        None,
+        "how token losses are averaged; seq-mean-token-sum-norm divides by max_response_tokens (Dr. GRPO)",
+        choices=LOSS_AGG_MODES,
     )
     old_logprobs: str = option(
-        "trainer", "whose log-probs the ratio starts from; the trainer recomputes them", choices=("trainer", "sampler")
+        "trainer", "whose log-probs the ratio starts from; the trainer recomputes them", choices=("trainer", "rollout")
     )
     rollout_is: str = option("none", "importance weights for the gap between sampler and trainer", choices=ROLLOUT_IS)
     rollout_is_low: float = option(0.5, "rollout_is=mask: ratios below count 0")

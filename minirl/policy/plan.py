@@ -72,8 +72,8 @@ def run_plan(config: Config, train_size: int, test_size: int, ranks: int) -> lis
     drawn = r.draws(r.prompts)
     total = run.steps if run.epochs is None else min(run.steps, ceil(run.epochs * train_size / drawn))
     return [
-        f"estimator {a.estimator}: clip -{a.requirements.clip_low:g}/+{a.requirements.clip_high:g}, {a.requirements.loss_agg_mode}, "
-        f"dynamic sampling {'on' if a.requirements.dynamic_sampling else 'off'}",
+        f"estimator {a.estimator}: clip -{a.clip_low:g}/+{a.clip_high:g}, {a.loss_agg_mode}, "
+        f"dynamic sampling {'on' if a.dynamic_sampling else 'off'}",
         f"data {train_size:,} problems to train on, {test_size:,} held out; {ranks} rank{'s' if ranks > 1 else ''}",
         f"one step {r.prompts} prompts x {r.group_size} samples = {rollouts:,} rollouts of at most {r.max_response_tokens:,} "
         f"tokens ({rollouts * r.max_response_tokens:,}), {steps} optimizer step{'s' if steps > 1 else ''} of "

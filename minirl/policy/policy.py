@@ -152,7 +152,7 @@ class Policy:
             return head(batch.inputs, batch.logit_index, batch.targets, entropy)
 
     @torch.no_grad()
-    def score(self, rollouts: Sequence[Rollout], old: bool, entropy: bool = False) -> None:
+    def compute_logprobs(self, rollouts: Sequence[Rollout], old: bool, entropy: bool = False) -> None:
         """Fills in the reference's log-probs where there is a reference, the policy's own if `old`, and with them its entropies
         if `entropy`."""
         if not rollouts or not (old or self.reference):
@@ -181,11 +181,15 @@ class Policy:
         else:
             self.head.backward(loss)
 
-    def gradient_steps(self, rollouts: Sequence[Rollout]) -> Iterator[MicroBatch]:
+    def gradient_steps(self, rollouts: Sequence[Rollout], weights: Sequence[float] | None = None) -> Iterator[MicroBatch]:
         """This rank's micro-batches of one optimizer step over `rollouts`; ranks exchange gradients on the last one only
-        (ZeRO-2 and -3 on each)."""
+        (ZeRO-2 and -3 on each). weights: of each token of a response, one a rollout; with them a micro-batch carries all that
+        the loss reads."""
         self.head.train()
         batches = list(self.micro_batches(rollouts))
+        if weights is not None:
+            for batch in batches:
+                batch.add_loss_inputs(weights)
         for i, batch in enumerate(batches):
             self.micro, last = batch, i + 1 == len(batches)
             if self.ranks.zero is not None:

@@ -103,7 +103,7 @@ class Sampler:
 
     @property
     def wants_facts(self) -> bool:
-        """Whether the verifier reads extra_info of the rollout: only a reward of the user's own can; equal questions are then asked
+        """Whether the verifier reads facts of the rollout: only a reward of the user's own can; equal questions are then asked
         each time."""
         return ".py:" in self.pool.verifier or self.pool.verifier == "combine"
 

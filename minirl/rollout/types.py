@@ -92,3 +92,13 @@ class Rollout:
     def truncated(self) -> bool:
         """Whether the length limit cut the response."""
         return self.completion.finish == LENGTH
+
+
+@dataclass
+class Batch:
+    """What one step sampled, as groups: all rollouts of a prompt. groups: those to train on; surplus: kept for the next step;
+    generated: all that were sampled in this step."""
+
+    groups: list[list[Rollout]]
+    surplus: list[list[Rollout]]
+    generated: list[list[Rollout]]

@@ -14,8 +14,7 @@ import yaml
 from minirl.config.command_line import load
 from minirl.config.options import Config, RunConfig, as_tree, every_option
 from minirl.run.manifest import MANIFEST
-from minirl.utils.console import replace_file, say
-from minirl.utils.distributed import is_main_process
+from minirl.utils.console import is_main_process, replace_file, say
 from minirl.utils.errors import ConfigError
 from minirl.verify.types import VerifierError
 

@@ -1,5 +1,6 @@
 """What every step reports, under the same names for every estimator."""
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -10,42 +11,37 @@ from torch import Tensor
 from minirl.advantages import EDAS, base_estimator, diversity
 from minirl.config.options import Config
 from minirl.loss import TokenLoss, kl
+from minirl.policy.micro_batches import MicroBatch
 from minirl.rollout.sampler import as_group
-from minirl.rollout.types import Rollout
+from minirl.rollout.types import Batch, Rollout
 from minirl.utils.distributed import Ranks
-from minirl.verify.types import EMPTY_ANSWER, ERROR, NO_ANSWER, TIMEOUT, WRONG
+from minirl.verify.types import EMPTY_ANSWER, ERROR, NO_ANSWER, RIGHT, TIMEOUT, WRONG
 
 SUMS = (
-    "tokens", "entropy", "approx_kl", "ref_kl", "clip_high", "clip_low", "clip_dual", "importance", "rollout_is_masked",
-    "gap", "gap_kl", "gap_tokens",
+    "tokens", "entropy", "approx_kl", "ref_kl", "clip_high", "clip_low", "clip_dual", "rollout_is_weight", "rollout_is_masked",
+    "rollout_logprob_diff_mean", "rollout_kl", "known_tokens",
 )  # fmt: skip
+KNOWN_ONLY = ("rollout_logprob_diff_mean", "rollout_kl")  # means over tokens whose log-probs are known from both sides
 
 
-def batch_metrics(
-    generated: Sequence[Sequence[Rollout]],
-    batch: Sequence[Sequence[Rollout]],
-    surplus: Sequence[Sequence[Rollout]],
-    drawn: int,
-    config: Config,
-) -> dict[str, float]:
+def batch_metrics(batch: Batch, carried: Sequence[Sequence[Rollout]], drawn: int, config: Config) -> dict[str, float]:
     """Metrics of all that was generated in a step (reward/, response/, groups/) and of what was trained on (batch/).
 
-    sampling/wasted_groups: generated but neither trained on nor carried over. sampling/aborted_groups, aborted_share: of the
-    `drawn` prompts, those whose sampling was given up; they are in no other metric.
+    carried: groups kept for the next step. sampling/wasted_groups: generated but neither trained on nor carried.
+    sampling/aborted_groups, aborted_share: of the `drawn` prompts, those whose sampling was aborted, which count nowhere else.
     """
-    made, trained = [as_group(g) for g in generated], [as_group(g) for g in batch]
-    rollouts = [r for g in generated for r in g]
+    rollouts = [r for g in batch.generated for r in g]
     scored = [r for r in rollouts if r.reward == r.reward]
     edas: EDAS = replace(config.estimator.edas, base=base_estimator(config.build_estimator()))
-    of_made = diversity(made, edas)
-    same = all(a is b for a, b in zip(generated, batch, strict=False)) and len(generated) == len(batch)
-    of_trained = of_made if same else diversity(trained, edas)
+    generated = diversity([as_group(g) for g in batch.generated], edas)
+    same = len(batch.generated) == len(batch.groups) and all(map(operator.is_, batch.generated, batch.groups))
+    trained = generated if same else diversity([as_group(g) for g in batch.groups], edas)
     labels = [r.verdict.label for r in rollouts]
-    fresh = {g[0].group for g in generated}
-    used = sum(g[0].group in fresh for g in (*batch, *surplus))
+    fresh = {g[0].group for g in batch.generated}
+    used = sum(g[0].group in fresh for g in (*batch.groups, *carried))
     return {
         "reward/mean": mean([r.reward for r in scored]),
-        "reward/accuracy": mean([r.verdict.status == "right" for r in scored]),
+        "reward/accuracy": mean([r.verdict.status == RIGHT for r in scored]),
         "response/tokens": mean([r.length for r in rollouts]),
         "response/truncated": mean([r.truncated for r in rollouts]),
         "response/no_answer": mean([label == NO_ANSWER for label in labels]),
@@ -53,16 +49,16 @@ def batch_metrics(
         "response/unlabelled": mean([r.verdict.status == WRONG and not r.verdict.label for r in rollouts]),
         "verify/timeouts": float(sum(label == TIMEOUT for label in labels)),
         "verify/errors": float(sum(r.verdict.status == ERROR for r in rollouts)),
-        **{f"groups/{key}": value for key, value in of_made.items()},
-        **{f"batch/{key}": value for key, value in of_trained.items()},
-        "sampling/groups": float(len(generated)),
-        "sampling/batch_groups": float(len(batch)),
-        "sampling/carried_groups": float(sum(g[0].group not in fresh for g in batch)),
-        "sampling/wasted_groups": float(len(generated) - used),
-        "sampling/aborted_groups": float(drawn - len(generated)),
-        "sampling/aborted_share": (drawn - len(generated)) / max(drawn, 1),
+        **{f"groups/{key}": value for key, value in generated.items()},
+        **{f"batch/{key}": value for key, value in trained.items()},
+        "sampling/groups": float(len(batch.generated)),
+        "sampling/batch_groups": float(len(batch.groups)),
+        "sampling/carried_groups": float(sum(g[0].group not in fresh for g in batch.groups)),
+        "sampling/wasted_groups": float(len(batch.generated) - used),
+        "sampling/aborted_groups": float(drawn - len(batch.generated)),
+        "sampling/aborted_share": (drawn - len(batch.generated)) / max(drawn, 1),
         "sampling/tokens": float(sum(r.length for r in rollouts)),
-        "sampling/trained_tokens": float(sum(r.length for g in batch for r in g)),
+        "sampling/trained_tokens": float(sum(r.length for g in batch.groups for r in g)),
     }
 
 
@@ -73,68 +69,69 @@ def mean(values: Sequence[float]) -> float:
 
 @dataclass
 class UpdateStats:
-    """Sums over the tokens of one batch's optimizer steps, of this rank; `metrics` makes means over all ranks of them."""
+    """Sums over the tokens of one batch's optimizer steps, of this rank; `metrics` makes means over all ranks of them.
 
+    version: of the policy that sampled the batch; recomputed: whether old log-probs are the trainer's at that version.
+    """
+
+    version: int = 0
+    recomputed: bool = True
     sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SUMS, 0.0))
-    gap_max: float = 0.0
+    diff_max: float = 0.0
     grad_norms: list[float] = field(default_factory=list)
     skipped: int = 0
     nonfinite: int = 0
-    open: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # (sums, gap_max) of the step in work
+    current: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # (sums, diff_max) of the step in work
 
-    def add(
-        self, counted: Tensor, fresh: Tensor, logprobs: Tensor, old_logprobs: Tensor, rollout_logprobs: Tensor, before: Tensor | None,
-        entropy: Tensor, surrogate: TokenLoss, importance: Tensor, ref_kl: Tensor,
-    ) -> None:  # fmt: skip
-        """Adds a micro-batch; all are float[T] or bool[T]. counted: tokens in the loss; fresh: of the present policy; before:
-        the trainer's log-probs at the weights that sampled, where they are known. Waits for no GPU: numbers stay there."""
-        logprobs = logprobs.detach()
-        known = counted & fresh if before is not None else counted & False
-        mine = logprobs if before is None else before
-        gap = (mine - rollout_logprobs).abs()
+    def add(self, micro: MicroBatch, logprobs: Tensor, entropy: Tensor, of: TokenLoss) -> None:
+        """Adds a micro-batch; log-probs, entropies and what is in `of`: float[T]. Waits for no GPU: numbers stay there."""
+        logprobs, counted = logprobs.detach(), micro.token_weights > 0
+        # The trainer's log-probs at the weights that sampled: the old ones, or at a batch's first step those of its own pass.
+        same_weights = of.old_logprobs if self.recomputed else logprobs
+        known = counted & (micro.versions == self.version)
+        if not self.recomputed and self.grad_norms:
+            known = torch.zeros_like(known)
+        difference = (same_weights - micro.rollout_logprobs).abs()
         values = {
             "tokens": (counted, counted),
             "entropy": (entropy.detach(), counted),
-            "approx_kl": (
-                kl(old_logprobs, logprobs, "k3"),
-                counted,
-            ),  # of the old policy from the new, on tokens of the old one
-            "ref_kl": (ref_kl.detach(), counted),
-            "clip_high": (surrogate.clipped_high, counted),
-            "clip_low": (surrogate.clipped_low, counted),
-            "clip_dual": (surrogate.clipped_dual, counted),
-            "importance": (importance, counted),
-            "rollout_is_masked": (importance == 0, counted),
-            "gap": (gap, known),
-            "gap_kl": (kl(rollout_logprobs, mine, "k3"), known),
-            "gap_tokens": (known, known),
+            "approx_kl": (kl(of.old_logprobs, logprobs, "k3"), counted),  # of the old policy from the new
+            "ref_kl": (of.ref_kl.detach(), counted),
+            "clip_high": (of.clipped_high, counted),
+            "clip_low": (of.clipped_low, counted),
+            "clip_dual": (of.clipped_dual, counted),
+            "rollout_is_weight": (of.rollout_is, counted),
+            "rollout_is_masked": (of.rollout_is == 0, counted),
+            "rollout_logprob_diff_mean": (difference, known),
+            "rollout_kl": (kl(micro.rollout_logprobs, same_weights, "k3"), known),
+            "known_tokens": (known, known),
         }
         ordered = [values[key] for key in SUMS]
-        sums = torch.stack([torch.where(of, value, 0).sum(dtype=torch.float64) for value, of in ordered])
-        self.open.append((sums, torch.where(known, gap, 0).max()))
+        sums = torch.stack([torch.where(where, value, 0).sum(dtype=torch.float64) for value, where in ordered])
+        self.current.append((sums, torch.where(known, difference, 0).max()))
 
     def end(self, norm: float) -> None:
-        """An optimizer step with this gradient norm is over. One that is not finite was skipped: its tokens count nowhere."""
-        done, self.open = self.open, []
+        """Ends an optimizer step with this gradient norm. One that is not finite was skipped: its tokens count nowhere."""
+        done, self.current = self.current, []
         if not np.isfinite(norm):
             self.nonfinite += 1
             return
         self.grad_norms.append(norm)
-        self.gap_max = max(self.gap_max, *(float(largest) for _, largest in done))
+        self.diff_max = max(self.diff_max, *(float(largest) for _, largest in done))
         for key, value in zip(SUMS, torch.stack([sums for sums, _ in done]).sum(0).tolist(), strict=True):
             self.sums[key] += value
 
     def metrics(self, ranks: Ranks) -> dict[str, float]:
-        """Means over all tokens of all ranks. policy/rollout_logprob_diff_mean, gap_max: |trainer - sampler| log-prob, nats, at the weights that
-        sampled; gap_kl: KL(sampler || trainer); rollout_is_masked: share of tokens that the correction masks."""
+        """Means over all tokens of all ranks.
+
+        policy/rollout_logprob_diff_mean, _max: |trainer - sampler| log-prob, nats, at the weights that sampled; rollout_kl:
+        KL(sampler || trainer); rollout_is_weight: mean importance weight; rollout_is_masked: share of tokens it sets to 0.
+        """
         sums = ranks.sum(self.sums)
-        tokens, gap_tokens = max(1.0, sums.pop("tokens")), max(1.0, sums.pop("gap_tokens"))
-        gap, gap_kl = sums.pop("gap") / gap_tokens, sums.pop("gap_kl") / gap_tokens
+        tokens, known = max(1.0, sums.pop("tokens")), max(1.0, sums.pop("known_tokens"))
         return {
-            **{f"policy/{key}": value / tokens for key, value in sums.items()},
-            "policy/rollout_logprob_diff_mean": gap,
-            "policy/rollout_kl": gap_kl,
-            "policy/rollout_logprob_diff_max": max(ranks.gather([self.gap_max])),
+            **{f"policy/{key}": value / (known if key in KNOWN_ONLY else tokens) for key, value in sums.items()},
+            "policy/rollout_logprob_diff_max": max(ranks.gather([self.diff_max])),
             "optimizer/grad_norm": mean(self.grad_norms),
             "optimizer/steps": float(len(self.grad_norms)),
             "optimizer/skipped": float(self.skipped),

@@ -1,153 +1,75 @@
-"""Whole batches of a run, and a step taken again from one of them: `train.py --replay RUN/stepN`.
+"""One saved step of a run again, from its responses on: `train.py --replay RUN/stepN`.
 
-RUN/batches/stepNNNNNN holds what a step began with and what it sampled:
-
-    step.json        where the run was before it: prompts drawn, policy version, skipped steps in a row; prompts drawn after it;
-                     and what may be otherwise today: how long the run was to be, its starting model
-    carried.npz      groups carried over from the batch before
-    generated.npz    groups sampled and verified in it, with what the trainer added to them: log-probs, entropies, advantages
-
-A replay samples nothing: an engine that remembers hands the saved responses to the same code that a run goes through.
+A replay samples nothing: an engine that remembers hands the saved responses to the same code that a run goes through, so a
+replay cannot differ from a run in what it computes.
 """
 
-import json
-import re
-import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from minirl.config.command_line import load, run_of
-from minirl.config.options import Config, RunConfig
-from minirl.data.prompts import Order
+from minirl.config.command_line import load
+from minirl.config.options import Config
+from minirl.data.prompts import Order, Prompt
+from minirl.policy.micro_batches import MicroBatch
 from minirl.policy.policy import Policy
-from minirl.rollout import records
-from minirl.rollout.sampler import TRAINING, stable_seed
-from minirl.rollout.types import Completion, Rollout, SamplingParams
-from minirl.run.checkpoint import State, restore, weights_digest
+from minirl.rollout.sampler import TRAINING, Sampler, stable_seed
+from minirl.rollout.types import Batch, Completion, Rollout, SamplingParams
+from minirl.run.batches import SavedStep, read_step
+from minirl.run.checkpoint import restore, weights_digest
 from minirl.run.folder import differences
-from minirl.run.manifest import damage, name_of, steps_of
-from minirl.utils.console import discard, say
+from minirl.run.manifest import damage, name_of
+from minirl.run.metrics import UpdateStats, batch_metrics
+from minirl.run.run import Run, Step
+from minirl.utils.console import say
 from minirl.utils.distributed import Ranks
-from minirl.utils.errors import ConfigError
+from minirl.utils.errors import ConfigError, RunError
+from minirl.verify.pool.pool import VerifierPool
 
 # Relative difference up to which a number counts as the same: another number of ranks or micro-batches adds in another order.
 TOLERANCE = {"float32": 1e-3, "bfloat16": 5e-2}
 
 
-class Batches:
-    """Keeps the whole batches of the newest steps, and of every step right after a checkpoint that is there.
-
-    On ranks other than the first (folder None) it does nothing. A batch that cannot be written costs a warning, not the run.
-    """
-
-    def __init__(self, folder: Path | None, run: RunConfig, origin: str) -> None:
-        """folder: the run's; run.save_batches: how many to keep, 0 for none but those of `save`; origin: digest of the starting
-        model's weights."""
-        self.folder, self.newest = folder, run.save_batches
-        self.facts = {"steps": run.steps, "epochs": run.epochs, "origin": origin}
-
-    def after_step(self, before: State, generated: Sequence[Sequence[Rollout]], end: int) -> None:
-        """Saves the step after `before` and removes those that nothing keeps any longer."""
-        if self.folder is None or not self.newest:
-            return
-        self.save(before, generated, end)
-        for step, path in saved_steps(self.folder)[self.newest :]:
-            if not (self.folder / "checkpoints" / name_of(step - 1)).exists():
-                discard(path)
-
-    def save(self, before: State, generated: Sequence[Sequence[Rollout]], end: int) -> None:
-        """Writes the step after `before`: what it began with, the groups it sampled and `end`, the prompts drawn after it."""
-        if self.folder is None:
-            return
-        final = self.folder / "batches" / name_of(before.step + 1)
-        temporary = final.with_suffix(".tmp")
-        where = self.facts | {
-            "position": before.position,
-            "version": before.version,
-            "nonfinite": before.nonfinite,
-            "end": end,
-        }
-        try:
-            shutil.rmtree(temporary, ignore_errors=True)
-            temporary.mkdir(parents=True)
-            (temporary / "step.json").write_text(json.dumps(where), encoding="utf-8")
-            records.save(temporary / "carried.npz", before.surplus)
-            records.save(temporary / "generated.npz", generated)
-            shutil.rmtree(final, ignore_errors=True)
-            temporary.rename(final)
-        except OSError as error:
-            shutil.rmtree(temporary, ignore_errors=True)
-            say(f"warning: the batch of step {before.step + 1} could not be saved for --replay: {error}; the run goes on")
-
-    def forget_after(self, step: int) -> None:
-        """Removes the batches of later steps, which the run will take again."""
-        for later, path in saved_steps(self.folder) if self.folder else []:
-            if later > step:
-                discard(path)
-
-
-def saved_steps(run: Path) -> list[tuple[int, Path]]:
-    """(step, folder) of the batches that a run has kept, the newest first."""
-    return steps_of(run / "batches")
+def open_replay(config: Config, ranks: Ranks, prompts: Sequence[Prompt], tokenizer: Any, pool: VerifierPool) -> "Replay":
+    """The run that takes the saved step of `config.replay` again. ConfigError when the step is not there or of another run."""
+    saved = read_step(config)
+    config, changed = recorded_config(config, saved)
+    policy = policy_before(saved, config, ranks, len(tokenizer))
+    sampler = Sampler(RecordedEngine(saved, config.run.seed), tokenizer, pool, ranks, config.run.seed, config.rollout.stop)
+    order = RecordedOrder(len(prompts), config.run.seed, saved)
+    return Replay(config, ranks, prompts, policy, sampler, order, saved.before, saved, changed)
 
 
 @dataclass
-class Step:
-    """A step that was saved. run: folder; before: the run before it, with the groups carried over; generated: as it was;
-    end: prompts drawn when it was over, those given up included; steps, epochs: of the config then; origin: digest of the
-    starting model's weights."""
+class Replay(Run):
+    """saved: the step; changed: what options of the replay change, as "key: old -> new"."""
 
-    run: Path
-    before: State
-    generated: list[list[Rollout]]
-    end: int
-    steps: int
-    epochs: float | None
-    origin: str
+    saved: SavedStep
+    changed: list[str]
 
-    @property
-    def number(self) -> int:
-        """The step's number."""
-        return self.before.step + 1
+    def steps(self) -> Iterator[Step]:
+        """The one step that was saved."""
+        yield Step(self, self.saved.number)
 
-    def metrics(self) -> dict[str, float]:
-        """The step's line of metrics.jsonl."""
-        path = self.run / "metrics.jsonl"
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-            row = json.loads(line)
-            if row["step"] == self.number:
-                return row
-        raise ConfigError(f"{path} has no step {self.number} to compare with")
+    def finish_step(self, step: Step, batch: Batch, stats: UpdateStats) -> None:
+        """Compares the step with what it was. RunError when it differs though nothing was changed."""
+        carried = [] if self.over(step.number) else batch.surplus
+        metrics = batch_metrics(batch, carried, self.order.position - self.saved.before.position, self.config)
+        if not isinstance(self.policy, RecordedPolicy):
+            metrics |= stats.metrics(self.ranks) | {"optimizer/lr": step.lr}
+        different = compare(self.saved, batch.generated, metrics, self.config) if self.ranks.main else []
+        if self.ranks.main and self.changed:
+            say(f"with {'; '.join(self.changed)}")
+        if self.ranks.gather([different])[0] and not self.changed:
+            names = ", ".join(different)
+            raise RunError(f"step {step.number} of {self.saved.run} does not come out again: {names}")
 
 
-def read_step(config: Config) -> Step:
-    """The saved step that the config names. ConfigError when it is not there or damaged."""
-    name = config.replay or ""
-    run, digits = run_of(name), re.fullmatch(r"step(\d+)", Path(name).name)
-    if digits is None:
-        raise ConfigError(f"--replay takes a step of a run folder, such as runs/mine/step12, not {name!r}")
-    number = int(digits[1])
-    folder = run / "batches" / name_of(number)
-    if not folder.is_dir():
-        there = ", ".join(str(step) for step, _ in reversed(saved_steps(run))) or "none"
-        raise ConfigError(
-            f"{run} has not kept the batch of step {number}; it has {there}: run.save_batches says how many of the newest are "
-            "kept, besides those right after a checkpoint"
-        )
-    try:
-        where = json.loads((folder / "step.json").read_text(encoding="utf-8"))
-        facts = {name: where.pop(name) for name in ("end", "steps", "epochs", "origin")}
-        before = State(number - 1, **where, surplus=records.load(folder / "carried.npz"))
-        return Step(run, before, records.load(folder / "generated.npz"), **facts)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ConfigError(f"the batch in {folder} cannot be read: {error}") from None
-
-
-def recorded_config(config: Config, step: Step) -> tuple[Config, list[str]]:
+def recorded_config(config: Config, step: SavedStep) -> tuple[Config, list[str]]:
     """(`config` with the length that the run had at `step`, since schedule and end depend on it; what options of the replay
     change, as "key: old -> new")."""
     today = load([str(step.run / "config.yaml")])
@@ -163,7 +85,7 @@ def recorded_config(config: Config, step: Step) -> tuple[Config, list[str]]:
 class RecordedEngine:
     """An `Engine` that hands out the responses of a saved step instead of sampling."""
 
-    def __init__(self, step: Step, seed: int) -> None:
+    def __init__(self, step: SavedStep, seed: int) -> None:
         """seed: the run's, which with the draw number names a prompt's samples."""
         self.version, self.ranks_per_engine = step.before.version, 1
         self.progress: Callable[[int], None] = lambda tokens: None
@@ -192,7 +114,7 @@ class RecordedEngine:
 class RecordedOrder(Order):
     """The order of a run from a saved step on, which ends with what the step has drawn, without what it gave up."""
 
-    def __init__(self, size: int, seed: int, step: Step) -> None:
+    def __init__(self, size: int, seed: int, step: SavedStep) -> None:
         super().__init__(size, seed, step.before.position)
         self.end, self.kept = step.end, {group[0].group for group in step.generated}
 
@@ -201,15 +123,43 @@ class RecordedOrder(Order):
         return [(number, i) for number, i in super().draw(min(count, self.end - self.position)) if number in self.kept]
 
 
-def policy_before(step: Step, config: Config, ranks: Ranks, vocabulary: int) -> Policy | None:
-    """The policy as it was before the step; None when the run has not kept it. ConfigError when it would begin with, or be
-    held against, another starting model than the run's."""
+class RecordedPolicy:
+    """Stands for a policy whose weights were not kept: it gives the log-probs that were saved, and has nothing to update."""
+
+    def __init__(self, step: SavedStep) -> None:
+        self.version, self.nonfinite = step.before.version, step.before.nonfinite
+        self.saved = {group[0].group: group for group in step.generated}
+
+    def compute_logprobs(self, rollouts: Sequence[Rollout], old: bool, entropy: bool = False) -> None:
+        """See `Policy.compute_logprobs`. Groups that were carried over have theirs."""
+        for number, group in groupby(rollouts, key=lambda r: r.group):
+            for r, saved in zip(group, self.saved.get(number, ()), strict=False):
+                r.old_logprobs, r.ref_logprobs, r.entropies = saved.old_logprobs, saved.ref_logprobs, saved.entropies
+
+    def gradient_steps(self, rollouts: Sequence[Rollout], weights: Sequence[float]) -> Iterator[MicroBatch]:
+        """None."""
+        return iter(())
+
+    def step(self, lr: float) -> float:
+        """No step: there is no gradient."""
+        return float("nan")
+
+    def computing(self) -> Any:
+        """See `Policy.computing`."""
+        return nullcontext()
+
+
+def policy_before(step: SavedStep, config: Config, ranks: Ranks, vocabulary: int) -> "Policy | RecordedPolicy":
+    """The policy as it was before the step, or what stands for it when the run has not kept its weights.
+
+    ConfigError when it would begin with, or be held against, another starting model than the run's.
+    """
     checkpoint = step.run / "checkpoints" / name_of(step.before.step)
     reason = ranks.first(damage(checkpoint, ranks.rank, ranks.size))
     if reason and step.before.step:
         if ranks.main:
             say(f"no weights from before step {step.number} ({checkpoint}: {reason}): verification and advantages only")
-        return None
+        return RecordedPolicy(step)
     policy = Policy(config, ranks, vocabulary)
     if (reason or policy.reference) and weights_digest(policy) != step.origin:
         raise ConfigError(f"model.path={config.model.path!r} holds other weights than those that {step.run} started with")
@@ -221,16 +171,7 @@ def policy_before(step: Step, config: Config, ranks: Ranks, vocabulary: int) -> 
     return policy
 
 
-def restore_logprobs(step: Step, batch: Sequence[Sequence[Rollout]]) -> None:
-    """Gives the rollouts of `batch` the log-probs and entropies that the step had computed for them."""
-    saved = {group[0].group: group for group in step.generated}
-    for group in batch:
-        for rollout, old in zip(group, saved.get(group[0].group, group), strict=True):
-            rollout.old_logprobs, rollout.entropies = old.old_logprobs, old.entropies
-            rollout.ref_logprobs = old.ref_logprobs
-
-
-def compare(step: Step, generated: Sequence[Sequence[Rollout]], metrics: dict[str, float], config: Config) -> list[str]:
+def compare(step: SavedStep, generated: Sequence[Sequence[Rollout]], metrics: dict[str, float], config: Config) -> list[str]:
     """Says, side by side, what the step had and what came out now; the names of the metrics that differ."""
     old, new = ([r for group in groups for r in group] for groups in (step.generated, generated))
     pairs = [(a, b) for a, b in zip(old, new, strict=False)]

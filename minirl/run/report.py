@@ -24,7 +24,7 @@ class Reporter:
         self.evaluations: list[tuple[int, dict[str, float]]] = []
         self.bar = tqdm(total=steps, unit="step", disable=folder is None or not sys.stderr.isatty(), leave=False)
 
-    def go_on(self, step: int, evaluations: list[tuple[int, dict[str, float]]], length: int) -> None:
+    def resume(self, step: int, evaluations: list[tuple[int, dict[str, float]]], length: int) -> None:
         """Continues after `step`: what earlier processes wrote later than that, or of an end, goes away.
 
         length: bytes of metrics.jsonl up to that step.
@@ -114,9 +114,9 @@ def console_line(step: int, steps: int, m: dict[str, float]) -> str:
         f"{m['sampling/batch_groups']:.0f} of {m['sampling/groups']:.0f} informative {m['groups/informative']:.2f} diverse "
         f"{m['batch/diverse_groups']:.0f} unique {m['batch/unique_wrong']:.1f} A/B/C {m['batch/branch_a']:.0f}/"
         f"{m['batch/branch_b']:.0f}/{m['batch/branch_c']:.0f} delta {m['batch/delta']:.3f} | entropy {m['policy/entropy']:.3f} "
-        f"kl {m['policy/approx_kl']:.4f} clip {clipped:.3f} lr {m['optimizer/lr']:.1e} grad {m['optimizer/grad_norm']:.2f} | len "
-        f"{m['response/tokens']:.1f} cut {m['response/truncated']:.0%} errors {m['verify/errors']:.0f} | {m['time/step']:.2f} "
-        f"s, tok/s sample {m['speed/sample']:,.0f} update {m['speed/update']:,.0f}"
+        f"kl {m['policy/approx_kl']:.4f} clip {clipped:.3f} lr {m['optimizer/lr']:.1e} grad {m['optimizer/grad_norm']:.2f} | "
+        f"len {m['response/tokens']:.1f} cut {m['response/truncated']:.0%} errors {m['verify/errors']:.0f} | "
+        f"{m['time/step']:.2f} s, tok/s sample {m['speed/sample']:,.0f} update {m['speed/update']:,.0f}"
     )
 
 
@@ -142,19 +142,17 @@ def warn(step: int, metrics: dict[str, float], config: Config) -> None:
 
 def check_logprob_diff(metrics: dict[str, float], config: RolloutConfig) -> None:
     """Warns or ends the run when the sampler's log-probs are not the trainer's: the rollouts are then of another policy."""
-    gap = metrics["policy/rollout_logprob_diff_mean"]
-    text = (
-        f"sampler and trainer log-probs differ by {gap:.2g} nats on average ({metrics['policy/rollout_logprob_diff_max']:.2g} at most) on the "
-        "same tokens and weights"
-    )
-    if not gap <= config.logprob_diff_stop:  # a NaN too
+    mean, most = metrics["policy/rollout_logprob_diff_mean"], metrics["policy/rollout_logprob_diff_max"]
+    text = f"sampler and trainer log-probs of the same tokens differ by {mean:.2g} nats on average ({most:.2g} at most)"
+    if not mean <= config.logprob_diff_stop:  # a NaN too
         raise RunError(
-            f"{text}, more than rollout.logprob_diff_stop={config.logprob_diff_stop}: the engine holds other weights, another temperature or "
-            "another precision than the trainer; with rollout.engine=transformers there is no gap to compare with"
+            f"{text}, more than rollout.logprob_diff_stop={config.logprob_diff_stop}: the engine holds other weights, another "
+            "temperature or another precision than the trainer; with rollout.engine=transformers the two cannot differ"
         )
-    if gap > config.logprob_diff_warn:
+    if mean > config.logprob_diff_warn:
         say(
-            f"warning: {text}, more than rollout.logprob_diff_warn={config.logprob_diff_warn}; algorithm.rollout_is=truncate weighs it"
+            f"warning: {text}, more than rollout.logprob_diff_warn={config.logprob_diff_warn}; "
+            "algorithm.rollout_is=truncate corrects for it"
         )
 
 
@@ -176,7 +174,8 @@ def readable(r: Rollout) -> dict[str, Any]:
     return {
         "group": r.group, "prompt": r.prompt, "gold": r.gold, "response": r.text, "status": r.verdict.status,
         "label": r.verdict.label, "key": r.verdict.key, "reward": None if np.isnan(r.reward) else r.reward,
-        "advantage": advantage, "tokens": r.length, "finish": r.completion.finish, "version": r.version, "detail": r.verdict.detail,
+        "advantage": advantage, "tokens": r.length, "finish": r.completion.finish, "version": r.version,
+        "detail": r.verdict.detail,
     }  # fmt: skip
 
 

@@ -12,6 +12,11 @@ from tqdm import tqdm
 from minirl.utils.errors import RunError
 
 
+def is_main_process() -> bool:
+    """Whether this is the first process of the run, from the launcher's environment; works before anything is started."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
 def say(message: str) -> None:
     """One line on the console that does not break a progress bar.
 

@@ -16,11 +16,6 @@ import torch.distributed as dist
 from minirl.utils.errors import ConfigError
 
 
-def is_main_process() -> bool:
-    """Whether this is the first process of the run, from the launcher's environment; works before anything is started."""
-    return int(os.environ.get("RANK", "0")) == 0
-
-
 class Ranks:
     """This process among the processes of the run. rank, size: int; main: first rank; device: torch.device;
     zero: DeepSpeed's ZeRO stage, None without DeepSpeed; gpu_gib: memory of a GPU, None without one; accelerator: accelerate's

@@ -13,3 +13,7 @@ def require(condition: bool, message: str) -> None:
     """ConfigError with `message` unless `condition`."""
     if not condition:
         raise ConfigError(message)
+
+
+class RunFinished(Exception):
+    """A run that has taken all its steps before: nothing is wrong, and nothing is left to do."""

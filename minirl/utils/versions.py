@@ -27,7 +27,7 @@ def untried(*packages: str) -> list[str]:
         version = installed(package)
         if version is not None and ".".join(version.split(".")[:2]) not in KNOWN[package]:
             sentences.append(
-                f"warning: {package} {version} was never tried (tried: {', '.join(KNOWN[package])}): watch policy/rollout_logprob_diff_mean, "
-                "and install a version that was tried if the run fails"
+                f"warning: {package} {version} was never tried (tried: {', '.join(KNOWN[package])}): watch "
+                "policy/rollout_logprob_diff_mean, and install a version that was tried if the run fails"
             )
     return sentences

@@ -1,4 +1,4 @@
-"""Graders for mathematics and code, and the pool of processes they run in. Imports nothing else of minirl, and no torch.
+"""Graders for mathematics and code. Imports nothing else of minirl, and no torch.
 
     from minirl.verify import Problem, load_verifier
     load_verifier("math")(Problem("1", "1/2 + 1/4 = ?", "3/4"), "It is \\boxed{0.75}.").status    # "right"
@@ -6,10 +6,9 @@
 README.md beside this file says what it promises and how to use it elsewhere.
 """
 
-from minirl.verify.pool.pool import VerifierPool
 from minirl.verify.registry import load_verifier
 from minirl.verify.types import ERROR, RIGHT, TIMEOUT, WRONG, Problem, Verdict, Verifier, VerifierError
 
 __all__ = [
-    "ERROR", "RIGHT", "TIMEOUT", "WRONG", "Problem", "Verdict", "Verifier", "VerifierError", "VerifierPool", "load_verifier",
+    "ERROR", "RIGHT", "TIMEOUT", "WRONG", "Problem", "Verdict", "Verifier", "VerifierError", "load_verifier",
 ]  # fmt: skip

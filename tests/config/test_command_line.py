@@ -15,7 +15,7 @@ from tests.conftest import ROOT
 
 def test_defaults_yaml_and_command_line_in_this_order(tmp_path):
     file = tmp_path / "c.yaml"
-    file.write_text("rollout: {prompts: 64, samples: 4}\noptimizer: {lr: 1e-6}\n")
+    file.write_text("rollout: {prompts: 64, group_size: 4}\noptimizer: {lr: 1e-6}\n")
     c = load([str(file), "--rollout.group_size=6", "--run.seed", "3", "--run-dir", "out"])
     assert (c.rollout.prompts, c.rollout.group_size, c.run.seed, c.run.dir) == (64, 6, 3, "out")
     assert c.optimizer.lr == 1e-6, "YAML reads 1e-6 as text"

@@ -77,9 +77,11 @@ def run(stage: str, folder: str) -> dict:
             logprobs, _ = policy.logprobs(micro)
             policy.accumulate(-(micro.flat([weights[i] * (i + 1) for i in micro.indices]) * logprobs).sum())
         norms.append(policy.step(1e-3))
-    policy.score(batch, old=True)
+    policy.compute_logprobs(batch, old=True)
     policy.export(Path(folder) / f"export-{stage}" if ranks.main else None, tiny.tokenizer())
-    policy.score(batch, old=True)  # a forward pass after gathering, and gathering after a forward pass, must both work
+    policy.compute_logprobs(
+        batch, old=True
+    )  # a forward pass after gathering, and gathering after a forward pass, must both work
     return {
         "norms": norms,
         "skipped": skipped,

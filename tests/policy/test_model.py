@@ -126,7 +126,7 @@ def test_padded_and_recomputed_micro_batches_of_all_shapes_are_few_programs(tmp_
     single = [replace(r, prompt_ids=[5], sample=one_token) for r in rollouts(rng, 3)]
     for batch in (rollouts(rng, 1), alike * 4, rollouts(rng, 9), single, single[:1], rollouts(rng, 2)):
         with policy.computing():
-            policy.score(batch, old=True)
+            policy.compute_logprobs(batch, old=True)
             for micro in policy.gradient_steps(batch):
                 policy.accumulate(-policy.logprobs(micro)[0].sum())
             assert np.isfinite(policy.step(1e-4))

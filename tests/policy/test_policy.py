@@ -63,7 +63,7 @@ def test_micro_batches_give_the_logprobs_of_single_sequences(ranks, attention):
     assert policy.packs == (attention == "packed")
     rng = np.random.default_rng(0)
     rollouts = [rollout(rng.integers(0, 22, p).tolist(), rng.integers(0, 22, r).tolist()) for p, r in [(8, 7), (3, 12), (1, 1)]]
-    policy.score(rollouts, old=True, entropy=True)
+    policy.compute_logprobs(rollouts, old=True, entropy=True)
     for r in rollouts:
         with torch.no_grad():
             ids = torch.tensor([r.prompt_ids + r.completion.ids.tolist()])
@@ -71,7 +71,7 @@ def test_micro_batches_give_the_logprobs_of_single_sequences(ranks, attention):
         expected = [logprobs[len(r.prompt_ids) - 1 + t, token].item() for t, token in enumerate(r.completion.ids.tolist())]
         assert r.old_logprobs == pytest.approx(expected, abs=1e-5)
         assert r.entropies.shape == r.old_logprobs.shape
-    policy.score(rollouts, old=True)
+    policy.compute_logprobs(rollouts, old=True)
     assert all(r.entropies is None for r in rollouts), "nobody asked"
 
 
@@ -85,7 +85,7 @@ def test_a_model_that_cannot_be_packed_is_padded_with_one_sentence(ranks, tmp_pa
     policy = Policy(load([f"--model.path={tmp_path}", "--algorithm.kl_coef=0.1"]), ranks, len(TOK))
     assert not policy.packs
     assert policy.model.config._attn_implementation == policy.reference.model.config._attn_implementation == "sdpa"
-    policy.score([rollout([4, 5], [6, 7])], old=True)
+    policy.compute_logprobs([rollout([4, 5], [6, 7])], old=True)
     said = [line for line in capsys.readouterr().out.splitlines() if "get_accelerator" not in line]  # DeepSpeed's first import
     assert said == [
         "MistralForCausalLM cannot be packed (its attention has sliding_window): its micro-batches are padded instead"
@@ -96,7 +96,7 @@ def test_no_reference_model_without_a_kl(ranks):
     assert Policy(load([]), ranks, len(TOK)).reference is None
     policy = Policy(load(["--algorithm.kl_coef=0.01"]), ranks, len(TOK))
     rollouts = [rollout([4, 5], [6, 7])]
-    policy.score(rollouts, old=True, entropy=True)
+    policy.compute_logprobs(rollouts, old=True, entropy=True)
     assert rollouts[0].ref_logprobs == pytest.approx(rollouts[0].old_logprobs, abs=1e-6), "it is the starting model"
     assert not any(p.requires_grad for p in policy.reference.parameters())
 

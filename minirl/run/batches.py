@@ -1,0 +1,134 @@
+"""Whole batches of a run, kept for `train.py --replay RUN/stepN`.
+
+RUN/batches/stepNNNNNN holds what a step began with and what it sampled:
+
+    step.json        where the run was before it: prompts drawn, policy version, skipped steps in a row; prompts drawn after it;
+                     and what may differ today: how long the run was to be, its starting weights
+    carried.npz      groups carried over from the batch before
+    generated.npz    groups sampled and verified in it, with what the trainer added: log-probs, entropies, advantages
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from minirl.config.command_line import run_of
+from minirl.config.options import Config, RunConfig
+from minirl.rollout import records
+from minirl.rollout.types import Rollout
+from minirl.run.checkpoint import State
+from minirl.run.manifest import name_of, steps_of
+from minirl.utils.console import discard, say
+from minirl.utils.errors import ConfigError
+
+
+class Batches:
+    """Keeps the whole batches of the newest steps, and of every step right after a checkpoint that is there.
+
+    On ranks other than the first (folder None) it does nothing. A batch that cannot be written costs a warning, not the run.
+    """
+
+    def __init__(self, folder: Path | None, run: RunConfig, origin: str) -> None:
+        """folder: the run's; run.save_batches: how many to keep, 0 for none but those of `save`; origin: digest of the starting
+        model's weights."""
+        self.folder, self.newest = folder, run.save_batches
+        self.facts = {"steps": run.steps, "epochs": run.epochs, "origin": origin}
+
+    def after_step(self, before: State, generated: Sequence[Sequence[Rollout]], end: int) -> None:
+        """Saves the step after `before` and removes those that nothing keeps any longer."""
+        if self.folder is None or not self.newest:
+            return
+        self.save(before, generated, end)
+        for step, path in saved_steps(self.folder)[self.newest :]:
+            if not (self.folder / "checkpoints" / name_of(step - 1)).exists():
+                discard(path)
+
+    def save(self, before: State, generated: Sequence[Sequence[Rollout]], end: int) -> None:
+        """Writes the step after `before`: what it began with, the groups it sampled and `end`, the prompts drawn after it."""
+        if self.folder is None:
+            return
+        final = self.folder / "batches" / name_of(before.step + 1)
+        temporary = final.with_suffix(".tmp")
+        where = self.facts | {
+            "position": before.position,
+            "version": before.version,
+            "nonfinite": before.nonfinite,
+            "end": end,
+        }
+        try:
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir(parents=True)
+            (temporary / "step.json").write_text(json.dumps(where), encoding="utf-8")
+            records.save(temporary / "carried.npz", before.surplus)
+            records.save(temporary / "generated.npz", generated)
+            shutil.rmtree(final, ignore_errors=True)
+            temporary.rename(final)
+        except OSError as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            say(f"warning: the batch of step {before.step + 1} could not be saved for --replay: {error}; the run goes on")
+
+    def forget_after(self, step: int) -> None:
+        """Removes the batches of later steps, which the run will take again."""
+        for later, path in saved_steps(self.folder) if self.folder else []:
+            if later > step:
+                discard(path)
+
+
+def saved_steps(run: Path) -> list[tuple[int, Path]]:
+    """(step, folder) of the batches that a run has kept, the newest first."""
+    return steps_of(run / "batches")
+
+
+@dataclass
+class SavedStep:
+    """A step that was saved. run: folder; before: the run before it, with the groups carried over; generated: as it was;
+    end: prompts drawn when it was over, those given up included; steps, epochs: of the config then; origin: digest of the
+    starting model's weights."""
+
+    run: Path
+    before: State
+    generated: list[list[Rollout]]
+    end: int
+    steps: int
+    epochs: float | None
+    origin: str
+
+    @property
+    def number(self) -> int:
+        """The step's number."""
+        return self.before.step + 1
+
+    def metrics(self) -> dict[str, float]:
+        """The step's line of metrics.jsonl."""
+        path = self.run / "metrics.jsonl"
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+            row = json.loads(line)
+            if row["step"] == self.number:
+                return row
+        raise ConfigError(f"{path} has no step {self.number} to compare with")
+
+
+def read_step(config: Config) -> SavedStep:
+    """The saved step that the config names. ConfigError when it is not there or damaged."""
+    name = config.replay or ""
+    run, digits = run_of(name), re.fullmatch(r"step(\d+)", Path(name).name)
+    if digits is None:
+        raise ConfigError(f"--replay takes a step of a run folder, such as runs/mine/step12, not {name!r}")
+    number = int(digits[1])
+    folder = run / "batches" / name_of(number)
+    if not folder.is_dir():
+        there = ", ".join(str(step) for step, _ in reversed(saved_steps(run))) or "none"
+        raise ConfigError(
+            f"{run} has not kept the batch of step {number}; it has {there}: run.save_batches says how many of the newest are "
+            "kept, besides those right after a checkpoint"
+        )
+    try:
+        where = json.loads((folder / "step.json").read_text(encoding="utf-8"))
+        facts = {name: where.pop(name) for name in ("end", "steps", "epochs", "origin")}
+        before = State(number - 1, **where, surplus=records.load(folder / "carried.npz"))
+        return SavedStep(run, before, records.load(folder / "generated.npz"), **facts)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(f"the batch in {folder} cannot be read: {error}") from None

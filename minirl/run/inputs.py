@@ -1,0 +1,47 @@
+"""What a run reads before torch is imported, so that a mistake is answered at once: command line, problems, verifier."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from minirl.config.command_line import command_line
+from minirl.config.options import Config
+from minirl.data.problems import load_problems, unreadable_answers
+from minirl.utils.console import is_main_process, say
+from minirl.utils.errors import ConfigError
+from minirl.verify.pool.pool import VerifierPool
+from minirl.verify.types import Problem, VerifierError
+
+
+@dataclass
+class Inputs:
+    """A run's config, its training and held-out problems, notes on them for people, and the processes that verify responses
+    (None for a dry run)."""
+
+    config: Config
+    train: list[Problem]
+    test: list[Problem]
+    notes: list[str]
+    pool: Any
+
+
+def read_inputs(config: Config) -> Inputs:
+    """Reads the problems and starts the verifier. ConfigError or VerifierError, one sentence each, for what cannot work."""
+    train, test, notes = load_problems(config.data)
+    if config.verifier.name == "math":
+        notes += unreadable_answers(train, "training") + unreadable_answers(test, "held-out")
+    if is_main_process():
+        say(f"minirl: {config.algorithm.estimator}, {len(train):,} problems to train on, {len(test):,} held out")
+    v = config.verifier
+    return Inputs(config, train, test, notes, None if config.dry_run else VerifierPool(*v.pool(), v.workers, v.timeout))
+
+
+def inputs_of(program: str, argv: Sequence[str]) -> Inputs:
+    """The inputs that a command line describes. Ends the process for --help (exit code 0) and for bad input (2)."""
+    config = command_line(program, argv)
+    try:
+        return read_inputs(config)
+    except (ConfigError, VerifierError) as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,122 @@
+"""Opens a run: everything between its inputs and its first step, and what must be closed after its last."""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from minirl.data.prompts import Order, Prompt, encode_prompts
+from minirl.policy.model import check_context, load_tokenizer, model_config, model_plan
+from minirl.policy.plan import run_plan
+from minirl.policy.policy import Policy
+from minirl.rollout.engines import build_engine
+from minirl.rollout.sampler import Sampler
+from minirl.run.batches import Batches
+from minirl.run.checkpoint import STARTING_WEIGHTS, Checkpoints, fingerprint
+from minirl.run.folder import finished, run_folder
+from minirl.run.inputs import Inputs
+from minirl.run.replay import open_replay
+from minirl.run.report import Reporter
+from minirl.run.run import Run
+from minirl.run.signals import Stop
+from minirl.run.training import TrainingRun
+from minirl.utils.console import say
+from minirl.utils.distributed import Ranks
+from minirl.utils.errors import RunFinished
+from minirl.utils.versions import untried
+from minirl.verify.code.verifier import confinement
+
+
+@dataclass
+class Encoded:
+    """The problems as prompts. longest: tokens of the longest prompt."""
+
+    tokenizer: Any
+    prompts: list[Prompt]
+    test: list[Prompt]
+
+    @property
+    def longest(self) -> int:
+        return max(len(p.ids) for p in (*self.prompts, *self.test))
+
+
+def encode(inputs: Inputs) -> Encoded:
+    """Encodes the problems and checks that they fit the model; adds notes to the inputs'. Reads no weights."""
+    config, notes = inputs.config, inputs.notes
+    tokenizer = load_tokenizer(config.model)
+    prompts = encode_prompts(inputs.train, tokenizer, config.data, notes, "training")
+    encoded = Encoded(tokenizer, prompts, encode_prompts(inputs.test, tokenizer, config.data, notes, "held-out"))
+    check_context(config, encoded.longest)
+    return encoded
+
+
+def plan_lines(inputs: Inputs) -> list[str]:
+    """What a run would need, for people: sizes, steps and memory, from the configs of the run and of the model."""
+    config, encoded = inputs.config, encode(inputs)
+    lines = run_plan(config, len(encoded.prompts), len(encoded.test), config.plan.gpus)
+    return [*inputs.notes, *lines, *model_plan(config)]
+
+
+@contextmanager
+def open_run(inputs: Inputs) -> Iterator[Run]:
+    """A run ready for its next step: new, resumed from a checkpoint, or one saved step to replay.
+
+    RunFinished when all its steps are taken. Leaving it waits for all ranks; with several of them it then ends the process,
+    with exit code 0."""
+    start = time.perf_counter()
+    with ExitStack() as stack:
+        pool = stack.enter_context(inputs.pool)
+        config, encoded = inputs.config, encode(inputs)
+        ranks = Ranks(config.model.dtype)
+        if config.replay:
+            yield open_replay(config, ranks, encoded.prompts, encoded.tokenizer, pool)
+        else:
+            # One rank looks, before it writes: the others may come later.
+            if sentence := ranks.gather([finished(config) if ranks.main else None])[0]:
+                if ranks.main:
+                    say(sentence)
+                ranks.close()
+                raise RunFinished
+            folder = stack.enter_context(run_folder(config))
+            stop = stack.enter_context(Stop(config.run.stop_after, start))
+            yield open_training(inputs, encoded, ranks, folder, stop, start)
+    ranks.close()
+
+
+def open_training(inputs: Inputs, encoded: Encoded, ranks: Ranks, folder: Any, stop: Stop, start: float) -> TrainingRun:
+    """The parts of a run that trains, as its newest checkpoint has them, where there is one."""
+    config, tokenizer, prompts, test = inputs.config, encoded.tokenizer, encoded.prompts, encoded.test
+    if ranks.main:
+        introduce(inputs, encoded, ranks, folder)
+    marks = fingerprint(prompts, test, tokenizer, model_config(config.model), config.verifier)
+    checkpoints = Checkpoints(config, ranks, folder, marks)
+    state = checkpoints.newest()
+    policy = Policy(config, ranks, len(tokenizer))
+    checkpoints.load(policy, state)
+    policy.nonfinite = state.nonfinite
+    engine = build_engine(config, policy, tokenizer, encoded.longest)
+    checkpoints.load_generators()
+    sampler = Sampler(engine, tokenizer, inputs.pool, ranks, config.run.seed, config.rollout.stop)
+    order = Order(len(prompts), config.run.seed, state.position)
+    reporter = Reporter(folder, config.run.steps, config.algorithm.epochs)
+    reporter.resume(state.step, state.evaluations, state.metrics_bytes)
+    batches = Batches(folder, config.run, checkpoints.marks[STARTING_WEIGHTS])
+    batches.forget_after(state.step)
+    return TrainingRun(
+        config, ranks, prompts, policy, sampler, order, state, test, tokenizer, folder, checkpoints, reporter, batches, stop,
+        start - state.seconds,
+    )  # fmt: skip
+
+
+def introduce(inputs: Inputs, encoded: Encoded, ranks: Ranks, folder: Any) -> None:
+    """Says what is going to run, and where."""
+    config = inputs.config
+    notes = inputs.notes + untried("torch", *(["deepspeed"] if ranks.zero is not None else []))
+    memory = model_plan(config, ranks) if ranks.gpu_gib else []  # on a GPU that is too small, the arithmetic first
+    sizes = run_plan(config, len(encoded.prompts), len(encoded.test), ranks.size)
+    for line in (*notes, *sizes, *memory, f"run folder {folder}"):
+        say(line)
+    say(f"first prompt, as the model sees it: {encoded.tokenizer.decode(encoded.prompts[0].ids)!r}")
+    if config.verifier.name == "code":
+        say(confinement())

@@ -1,0 +1,72 @@
+"""The parts of a run that the loop of train.py works with, and one step of it."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from minirl.config.options import Config
+from minirl.data.prompts import Order, Prompt
+from minirl.policy.policy import learning_rate
+from minirl.rollout.sampler import Sampler
+from minirl.rollout.types import Batch
+from minirl.run.checkpoint import State
+from minirl.run.metrics import UpdateStats
+from minirl.utils.distributed import Ranks
+
+
+@dataclass
+class Run(ABC):
+    """A run that trains (training.py) or takes one saved step again (replay.py). state: where it is before the step in work."""
+
+    config: Config
+    ranks: Ranks
+    prompts: Sequence[Prompt]
+    policy: Any
+    sampler: Sampler
+    order: Order
+    state: State
+
+    def __post_init__(self) -> None:
+        self.estimator = self.config.build_estimator()
+
+    def over(self, step: int) -> bool:
+        """Whether nothing is left to do after `step`: all steps are taken, or all passes over the data."""
+        run, passes = self.config.run, self.order.position / self.order.size
+        return step >= run.steps or (run.epochs is not None and passes >= run.epochs)
+
+    @abstractmethod
+    def steps(self) -> Iterator["Step"]:
+        """The steps that are left; what belongs between two of them happens when the next one is asked for."""
+
+    @abstractmethod
+    def finish_step(self, step: "Step", batch: Batch, stats: UpdateStats) -> None:
+        """Reports and keeps what a step did, and ends the run where it cannot go on."""
+
+
+@dataclass
+class Step:
+    """One step. number: counted from 1; lr: its learning rate; seconds: spent in each part of it."""
+
+    run: Run
+    number: int
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.lr = learning_rate(self.number, self.run.config.optimizer, self.run.config.run.steps)
+        self.begin = time.perf_counter()
+        self.run.sampler.pop_timings()  # those of an evaluation are not this step's
+
+    @contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        """Adds the time inside to `seconds` under the name `part`."""
+        begin = time.perf_counter()
+        yield
+        self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - begin
+
+    def finish(self, batch: Batch, stats: UpdateStats) -> None:
+        """Hands the step's results to the run."""
+        self.seconds |= self.run.sampler.pop_timings() | {"step": time.perf_counter() - self.begin}
+        self.run.finish_step(self, batch, stats)

@@ -1,0 +1,104 @@
+"""A run that trains: evaluation before and after, and between two steps the report, the guards, the checkpoint and the stop."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from minirl.advantages import has_signal
+from minirl.data.prompts import Prompt
+from minirl.evaluation.held_out import evaluate
+from minirl.rollout.sampler import as_group
+from minirl.rollout.types import Batch
+from minirl.run.batches import Batches
+from minirl.run.checkpoint import Checkpoints, State
+from minirl.run.metrics import UpdateStats, batch_metrics
+from minirl.run.report import Reporter, check_logprob_diff, check_signal, warn
+from minirl.run.run import Run, Step
+from minirl.run.signals import Stop
+from minirl.utils.console import say
+from minirl.utils.errors import RunError
+
+
+@dataclass
+class TrainingRun(Run):
+    """test: held-out prompts; folder: the run's, None on ranks other than the first; started: time.perf_counter() when the run
+    began, less the seconds of earlier processes."""
+
+    test: Sequence[Prompt]
+    tokenizer: Any
+    folder: Path | None
+    checkpoints: Checkpoints
+    reporter: Reporter
+    batches: Batches
+    stop: Stop
+    started: float
+
+    def steps(self) -> Iterator[Step]:
+        """See `Run.steps`. Ends after the last step with the final evaluation, the exported model and the report, or, when the
+        run was asked to stop, with a checkpoint to resume from."""
+        stopped = self.stop.asked(self.ranks, begun=False)
+        if not self.state.evaluations and not stopped:
+            self.evaluate(0, self.config.eval.problems)
+            stopped = self.stop.asked(self.ranks, begun=False)
+        while not stopped and not self.over(self.state.step):
+            if self.sampler.engine.version != self.policy.version:
+                raise RunError(
+                    f"the engine holds the weights of version {self.sampler.engine.version}, the policy is at "
+                    f"{self.policy.version}: a push is missing"
+                )
+            yield Step(self, self.state.step + 1)
+            stopped = self.stop.asked(self.ranks)
+            self.checkpoints.after_step(self.policy, self.state, now=stopped or self.over(self.state.step))
+        step = self.state.step
+        if not stopped:
+            self.evaluate(step, self.config.eval.problems)
+        self.checkpoints.settle()
+        if stopped:
+            self.checkpoints.require(step)
+            if self.ranks.main:
+                say(f"stopped after step {step} of {self.config.run.steps}; resume with: train.py {self.folder}/config.yaml")
+        else:
+            self.policy.export(self.folder / "model" if self.folder else None, self.tokenizer)
+            self.reporter.finish(self.config, time.perf_counter() - self.started)
+        self.ranks.barrier()  # signals are taken until the first rank has written all
+
+    def finish_step(self, step: Step, batch: Batch, stats: UpdateStats) -> None:
+        """See `Run.finish_step`."""
+        config, before, number, position = self.config, self.state, step.number, self.order.position
+        carried = [] if self.over(number) else batch.surplus  # at the end they are waste
+        metrics = batch_metrics(batch, carried, position - before.position, config)
+        metrics |= stats.metrics(self.ranks) | {"optimizer/lr": step.lr}
+        shown = (batch.groups or batch.generated)[: config.run.save_rollouts]
+        self.reporter.step(number, metrics | self.checkpoints.pop_costs(), step.seconds, shown)
+        if self.ranks.main:
+            warn(number, metrics, config)
+        self.batches.after_step(before, batch.generated, position)
+        check_logprob_diff(metrics, config.rollout)
+        if self.policy.nonfinite >= config.optimizer.max_nonfinite:
+            self.abort(batch)
+        empty = 0 if any(has_signal(as_group(group)) for group in batch.groups) else before.empty + 1
+        check_signal(empty, metrics, config.rollout.max_empty_steps)
+        if config.eval.every and number % config.eval.every == 0 and not self.over(number):
+            self.evaluate(number, config.eval.during_problems)
+        seconds = time.perf_counter() - self.started
+        place = (number, position, self.policy.version, list(self.reporter.evaluations), seconds, self.reporter.written())
+        self.state = State(*place, batch.surplus, self.policy.nonfinite, empty)
+
+    def evaluate(self, step: int, problems: int) -> None:
+        """Evaluates the policy on the first `problems` held-out problems and reports the result."""
+        self.reporter.evaluation(step, evaluate(self.sampler, self.test[:problems], self.config.eval))
+
+    def abort(self, batch: Batch) -> None:
+        """Ends a run whose optimizer steps keep failing; saves its last batch, and a checkpoint of the weights before it where
+        they are still those."""
+        self.batches.save(self.state, batch.generated, self.order.position)
+        if self.policy.version == self.state.version:
+            self.checkpoints.ensure(self.policy, self.state)
+        step = f"{self.checkpoints.root.parent}/step{self.state.step + 1}"
+        raise RunError(
+            f"loss or gradient was not finite in {self.policy.nonfinite} optimizer steps in a row, all of them skipped; look "
+            f"at the last batch with train.py --replay {step}, then start another run with a lower optimizer.lr or "
+            "optimizer.max_grad_norm"
+        )

@@ -3,7 +3,7 @@
     accelerate launch train.py                                    # the embedded model on this machine, minutes
     accelerate launch train.py configs/NAME.yaml --algorithm.estimator=grpo+edas --run-dir runs/mine   # again: it resumes
     torchrun --nproc_per_node 2 train.py                          # two ranks on a CPU
-    python train.py --replay runs/mine/step12                     # one saved step again, beside its numbers
+    python train.py --replay runs/mine/step12                     # one saved step again, next to its numbers
     python train.py --help                                        # every option
 
 This file is the algorithm. What surrounds it (data, ranks, run folder, resuming, guards, evaluation, saving, stopping) is in
@@ -160,7 +160,7 @@ def policy_loss(logprobs: Tensor, entropy: Tensor, micro: MicroBatch, a: Algorit
 
 
 def main(config: Config, inputs: Inputs | None = None) -> int:
-    """The exit code of a run: 0 finished, 2 bad input, 1 a run that could not go on. inputs: those of `config`, if read."""
+    """The exit code of a run: 0 finished, 2 bad input, 1 a run that could not continue. inputs: those of `config`, if read."""
     try:
         inputs = inputs or read_inputs(config)
         if config.dry_run:

@@ -320,7 +320,7 @@ def test_a_run_that_is_stopped_and_cannot_be_saved_does_not_promise_to_go_on_fro
     assert "resume with" not in printed.out
     assert [p.name for p in (out / "checkpoints").iterdir()] == ["step000001"]
     assert train.main(load([*small, "--run-dir", str(out)])) == 0
-    assert f"going on after step 1, from {out / 'checkpoints' / 'step000001'}" in capsys.readouterr().out
+    assert f"resuming after step 1, from {out / 'checkpoints' / 'step000001'}" in capsys.readouterr().out
     assert [row["step"] for row in metrics(out)] == [1, 2, 3]
 
 

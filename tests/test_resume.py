@@ -114,7 +114,7 @@ def test_damaged_checkpoints_are_skipped_with_a_sentence(whole, stopped, capsys)
     assert start([*RUN, "--run-dir", str(folder)]) == 0
     printed = capsys.readouterr().out
     assert "was skipped: step000003: rank000.safetensors has 1,000 bytes instead of" in printed
-    assert f"going on after step 2, from {middle}" in printed
+    assert f"resuming after step 2, from {middle}" in printed
     assert not list(folder.rglob("*.tmp"))
     assert differences(whole, fingerprint(folder)) == []
 
@@ -148,10 +148,10 @@ def test_a_named_checkpoint_is_continued_and_later_ones_go(whole, stopped, tmp_p
     named = folder / "checkpoints" / "step000002"
     assert start([*RUN, "--resume", str(named)]) == 0
     printed = capsys.readouterr().out
-    assert f"removed {folder / 'checkpoints' / 'step000003'}: the run goes on from step000002" in printed
+    assert f"removed {folder / 'checkpoints' / 'step000003'}: the run resumes from step000002" in printed
     assert differences(whole, fingerprint(folder)) == []
     assert start([*RUN, "--resume", str(named.with_name("step000006"))]) == 0, "also behind the end of a finished run"
-    assert "going on after step 6" in capsys.readouterr().out
+    assert "resuming after step 6" in capsys.readouterr().out
     assert differences(whole, fingerprint(folder)) == []
     assert start([*RUN, "--resume", str(tmp_path)]) == 2
     assert "is no checkpoint: it takes auto, never, or a folder" in capsys.readouterr().err
@@ -366,7 +366,7 @@ def killed_and_resumed(folder, ranks, zero=None, *options):
     assert left == 0
     killed = shutil.copytree(folder, folder.with_name("killed"))
     _, printed, _ = start_watched(front, [*arguments, "--resume", str(folder / "checkpoints" / "step000001")])
-    assert "going on after step 1" in printed
+    assert "resuming after step 1" in printed
     for step in ("step000002", "step000003"):
         shards = sorted((killed / "checkpoints" / step).glob("*.safetensors"))
         assert len(shards) == ranks
@@ -381,7 +381,7 @@ def killed_and_resumed(folder, ranks, zero=None, *options):
 def test_two_killed_ranks_go_on_with_two_to_the_same_and_with_one_to_nearly_the_same_numbers(tmp_path, capsys):
     killed, arguments = killed_and_resumed(tmp_path / "out", 2)
     assert start([*arguments, "--run-dir", str(killed)]) == 0
-    assert "it was saved by 2 ranks and goes on with 1 rank:" in capsys.readouterr().out
+    assert "it was saved by 2 ranks and is resumed by 1 rank:" in capsys.readouterr().out
     assert same(metrics(killed)[3], metrics(tmp_path / "out")[3], 2e-4)
 
 

@@ -70,7 +70,7 @@ class Batches:
             shutil.rmtree(temporary, ignore_errors=True)
             say(f"warning: the batch of step {before.step + 1} could not be saved for --replay: {error}; the run goes on")
 
-    def forget_after(self, step: int) -> None:
+    def remove_after(self, step: int) -> None:
         """Removes the batches of later steps, which the run will take again."""
         for later, path in saved_steps(self.folder) if self.folder else []:
             if later > step:
@@ -84,9 +84,9 @@ def saved_steps(run: Path) -> list[tuple[int, Path]]:
 
 @dataclass
 class SavedStep:
-    """A step that was saved. run: folder; before: the run before it, with the groups carried over; generated: as it was;
-    end: prompts drawn when it was over, those given up included; steps, epochs: of the config then; origin: digest of the
-    starting model's weights."""
+    """A step that was saved. run: the run's folder; before: the state before the step; generated: its groups as they were
+    saved; end: prompts drawn when it was over, aborted ones included; steps, epochs: run.steps and run.epochs at that time;
+    origin: digest of the starting weights."""
 
     run: Path
     before: State

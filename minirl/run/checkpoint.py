@@ -1,4 +1,4 @@
-"""Checkpoints: RUN/checkpoints/stepNNNNNN holds all that a run needs to go on as if it had never stopped.
+"""Checkpoints: RUN/checkpoints/stepNNNNNN holds all that a run needs to resume as if it had never stopped.
 
     state.json            where the run is: see `State`; and what it was started with: see `fingerprint`
     surplus.npz           groups carried over to the next batch
@@ -137,15 +137,15 @@ def restore(policy: Policy, folder: Path, version: int) -> None:
 class Checkpoints:
     """Finds, reads, writes and removes the checkpoints of one run. Every rank makes every call, at the same step."""
 
-    def __init__(self, config: Config, ranks: Ranks, folder: Path | None, marks: dict[str, str]) -> None:
-        """folder: the run's, given on the first rank; marks: see `fingerprint`."""
-        self.run, self.ranks, self.marks = config.run, ranks, marks
+    def __init__(self, config: Config, ranks: Ranks, folder: Path | None, fingerprint: dict[str, str]) -> None:
+        """folder: the run's, given on the first rank; fingerprint: see the function of that name."""
+        self.run, self.ranks, self.fingerprint = config.run, ranks, fingerprint
         self.layout = f"{ranks.size} rank{'s' * (ranks.size > 1)}" + (
             f" of ZeRO-{ranks.zero}" if ranks.zero is not None else ""
         )
         self.root = Path(ranks.gather([folder])[0] or ".") / "checkpoints"
         self.found: Path | None = None
-        self.found_marks: dict[str, str] = {}
+        self.found_fingerprint: dict[str, str] = {}
         self.damaged: set[str] = set()  # names of checkpoints that were skipped
         self.saved = 0  # the step that the newest valid one is of
         self.error = ""  # why the last one could not be written
@@ -186,43 +186,43 @@ class Checkpoints:
     def read(self, folder: Path) -> State:
         """The state in a valid checkpoint. ConfigError when what it was saved with has changed."""
         saved = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-        self.found_marks, layout = saved.pop("fingerprint"), saved.pop("layout")
-        self.check_marks()
+        self.found_fingerprint, layout = saved.pop("fingerprint"), saved.pop("layout")
+        self.check_fingerprint()
         if self.ranks.main:
-            say(f"going on after step {saved['step']}, from {folder}")
+            say(f"resuming after step {saved['step']}, from {folder}")
             if layout != self.layout:
                 say(
-                    f"note: it was saved by {layout} and goes on with {self.layout}: data order, weights, optimizer state and "
-                    "seeds continue; sums over ranks are taken in another order, so later numbers differ by rounding"
+                    f"note: it was saved by {layout} and is resumed by {self.layout}: data order, weights, optimizer state and "
+                    "seeds continue, but sums over ranks are taken in another order: later numbers differ by rounding"
                 )
         saved["evaluations"] = [(step, result) for step, result in saved["evaluations"]]
         return State(**saved, surplus=records.load(folder / "surplus.npz"))
 
-    def check_marks(self) -> None:
+    def check_fingerprint(self) -> None:
         """ConfigError when something is not as the checkpoint that was found has it."""
-        if changed := [name for name, mark in self.marks.items() if self.found_marks.get(name) != mark]:
+        if changed := [name for name, digest in self.fingerprint.items() if self.found_fingerprint.get(name) != digest]:
             raise ConfigError(
                 f"{' and '.join(changed)} changed since {self.found} was saved: put back what the run was started with, or "
                 "start another run with another --run-dir; nothing was changed"
             )
 
     def refusal(self, state: State, skipped: list[str]) -> str | None:
-        """Why the run cannot go on from `state`; None when it can."""
+        """Why the run cannot resume from `state`; None when it can."""
         remedy = "or start anew with another --run-dir"
         if self.found is None and skipped:
             return f"no checkpoint in {self.root} can be used ({'; '.join(skipped)}): name an older one with --resume, {remedy}"
         metrics = self.root.parent / "metrics.jsonl"
         lines = metrics.read_bytes() if metrics.exists() else b""
         if self.found and (len(lines) < state.metrics_bytes or lines[: state.metrics_bytes].count(b"\n") != state.step):
-            return f"{metrics} does not hold the {state.step} steps before {self.found}: put it back as it was, {remedy}"
+            return f"{metrics} does not hold the {state.step} steps before {self.found}: restore that file, {remedy}"
         return None
 
     def load(self, policy: Policy, state: State) -> None:
         """Puts the weights, the optimizer state and the version of the checkpoint that was found into `policy`, and removes
         what is later or unfinished. ConfigError when `policy` is another starting model than the run's."""
-        self.marks[STARTING_WEIGHTS] = weights_digest(policy)
+        self.fingerprint[STARTING_WEIGHTS] = weights_digest(policy)
         if self.found is not None:
-            self.check_marks()
+            self.check_fingerprint()
             restore(policy, self.found, state.version)
         if not self.ranks.main:
             return
@@ -230,7 +230,7 @@ class Checkpoints:
             if step > state.step and folder.name not in self.damaged:
                 with must_write(folder):
                     shutil.rmtree(folder)
-                say(f"removed {folder}: the run goes on from {name_of(state.step)}")
+                say(f"removed {folder}: the run resumes from {name_of(state.step)}")
         for unfinished in self.root.glob("*.tmp"):
             discard(unfinished)
 
@@ -258,17 +258,17 @@ class Checkpoints:
             self.settle()
 
     def require(self, step: int) -> None:
-        """RunError when a run that was stopped after `step` cannot go on from there."""
+        """RunError when a run that was stopped after `step` cannot be resumed from there."""
         if self.saved != step:
             again = "the same command repeats the others" if self.saved else f"remove {self.root.parent} to begin again"
             raise RunError(f"stopped after step {step}, but only step {self.saved} could be saved: {self.error}; {again}")
 
     def save(self, policy: Policy, state: State) -> None:
-        """Copies everything to host memory and writes it, in the background if the run says so."""
+        """Copies everything to host memory and writes it, in the background with run.save_in_background."""
         rank = f"rank{self.ranks.rank:03}"
         files = {f"{rank}.safetensors": shards.pack(policy), f"{rank}.json": json.dumps(generators()).encode()}
         if self.ranks.main:
-            content = vars(state) | {"fingerprint": self.marks, "layout": self.layout}
+            content = vars(state) | {"fingerprint": self.fingerprint, "layout": self.layout}
             content.pop("surplus")
             files |= {"state.json": json.dumps(content).encode(), "surplus.npz": records.dumps(state.surplus)}
         temporary = self.root / f"{name_of(state.step)}.tmp"
@@ -333,7 +333,7 @@ class Checkpoints:
             shutil.rmtree(temporary, ignore_errors=True)  # whatever of it can be: it is no checkpoint
         self.error = error
         if self.run.on_save_error == "stop":
-            raise RunError(f"{text}; mend that and start the same command again: the last good checkpoint is used")
+            raise RunError(f"{text}; solve that and start the same command again: the last good checkpoint is used")
         if self.ranks.main:
             say(f"warning: {text}; the last good checkpoint stays")
 

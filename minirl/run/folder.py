@@ -1,4 +1,4 @@
-"""Whose run folder it is: a new one, that of a run which goes on, or somebody else's, which is refused and left as it was."""
+"""Opens a run folder: a new one, or that of a run to resume. Any other folder is refused and left untouched."""
 
 import fcntl
 import json
@@ -18,7 +18,7 @@ from minirl.utils.console import is_main_process, replace_file, say
 from minirl.utils.errors import ConfigError
 from minirl.verify.types import VerifierError
 
-# What may change when a run goes on. Data, tokenizer and model are recognised by their content, not by their paths.
+# Options that may change when a run is resumed. Data, tokenizer and model are recognised by their content, not by their paths.
 MAY_CHANGE = (
     "run.dir", "run.resume", "run.steps", "run.epochs", "run.save_", "run.keep", "run.on_save_error", "run.stop_after", "plan.",
     "eval.every", "verifier.workers", "rollout.logprob_diff_", "model.path", "model.revision", "data.train", "data.test",
@@ -32,7 +32,7 @@ ROUNDING = (
 
 
 def folder_of(config: Config) -> Path | None:
-    """The run folder that the config names, itself or by a checkpoint to go on from; None when it names none.
+    """The run folder that the config names, itself or by a checkpoint to resume from; None when it names none.
 
     ConfigError when the two are not of one run.
     """
@@ -66,7 +66,7 @@ def finished(config: Config) -> str | None:
     old, _, _ = changes(folder, config)
     if steps < config.run.steps and (old.run.steps, old.run.epochs) != (config.run.steps, config.run.epochs):
         return None
-    return f"the run in {folder} is finished after {steps} steps: raise run.steps to go on, or choose another --run-dir"
+    return f"the run in {folder} is finished after {steps} steps: raise run.steps to continue it, or choose another --run-dir"
 
 
 def changes(folder: Path, config: Config) -> tuple[Config, list[str], list[str]]:
@@ -75,14 +75,14 @@ def changes(folder: Path, config: Config) -> tuple[Config, list[str], list[str]]
     refused, rounding, free = differences(old, config)
     if refused:
         raise ConfigError(
-            f"{folder} is a run with another config ({'; '.join(refused)}): start it as it was, or choose another --run-dir; "
-            "nothing was changed"
+            f"{folder} is a run with another config ({'; '.join(refused)}): give it its own config again, or "
+            "choose another --run-dir; nothing was changed"
         )
     return old, rounding, free
 
 
 def differences(old: Config, new: Config) -> tuple[list[str], list[str], list[str]]:
-    """What `new` changes, as "key: old -> new": (what a run cannot go on with, what changes its rounding, what is free)."""
+    """What `new` changes, as "key: old -> new": (what a resumed run refuses, what changes its rounding, what is free)."""
     refused: list[str] = []
     rounding: list[str] = []
     free: list[str] = []
@@ -94,7 +94,8 @@ def differences(old: Config, new: Config) -> tuple[list[str], list[str], list[st
 
 
 def check_checkpoints(folder: Path, run: RunConfig) -> None:
-    """ConfigError when the checkpoints of a run are gone; run: as it was. One that died before its first begins again."""
+    """ConfigError when the checkpoints of a run are gone; run: its saved options. A run that died before its first checkpoint
+    was due starts again."""
     metrics = folder / "metrics.jsonl"
     done = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
     # A checkpoint that is written in the background appears a little later.
@@ -110,8 +111,8 @@ def check_checkpoints(folder: Path, run: RunConfig) -> None:
 def run_folder(config: Config) -> Iterator[Path | None]:
     """The run folder, new or that of the same run; None on ranks other than the first.
 
-    ConfigError when it belongs to something else or to a run with another config, is in use, or cannot be written. Bad input
-    that shows only later takes a new folder away again, so that the mended command can be repeated.
+    ConfigError when it belongs to something else or to a run with another config, is in use, or cannot be written. A new
+    folder is removed again when bad input shows up later, so that the corrected command can be repeated.
     """
     if not is_main_process():
         yield None
@@ -137,7 +138,7 @@ def run_folder(config: Config) -> Iterator[Path | None]:
         for text in rounding:
             say(f"changed: {text}; numbers differ from here on by rounding")
     tree = as_tree(config)
-    tree["run"] |= {"dir": str(folder), "resume": "auto"}  # so that `train.py FOLDER/config.yaml` goes on
+    tree["run"] |= {"dir": str(folder), "resume": "auto"}  # so that `train.py FOLDER/config.yaml` resumes
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / ".lock").open("a")

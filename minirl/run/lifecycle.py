@@ -89,8 +89,8 @@ def open_training(inputs: Inputs, encoded: Encoded, ranks: Ranks, folder: Any, s
     config, tokenizer, prompts, test = inputs.config, encoded.tokenizer, encoded.prompts, encoded.test
     if ranks.main:
         introduce(inputs, encoded, ranks, folder)
-    marks = fingerprint(prompts, test, tokenizer, model_config(config.model), config.verifier)
-    checkpoints = Checkpoints(config, ranks, folder, marks)
+    known = fingerprint(prompts, test, tokenizer, model_config(config.model), config.verifier)
+    checkpoints = Checkpoints(config, ranks, folder, known)
     state = checkpoints.newest()
     policy = Policy(config, ranks, len(tokenizer))
     checkpoints.load(policy, state)
@@ -101,8 +101,8 @@ def open_training(inputs: Inputs, encoded: Encoded, ranks: Ranks, folder: Any, s
     order = Order(len(prompts), config.run.seed, state.position)
     reporter = Reporter(folder, config.run.steps, config.algorithm.epochs)
     reporter.resume(state.step, state.evaluations, state.metrics_bytes)
-    batches = Batches(folder, config.run, checkpoints.marks[STARTING_WEIGHTS])
-    batches.forget_after(state.step)
+    batches = Batches(folder, config.run, checkpoints.fingerprint[STARTING_WEIGHTS])
+    batches.remove_after(state.step)
     return TrainingRun(
         config, ranks, prompts, policy, sampler, order, state, test, tokenizer, folder, checkpoints, reporter, batches, stop,
         start - state.seconds,

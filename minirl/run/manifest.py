@@ -65,7 +65,7 @@ def publish(temporary: Path, entries: dict[str, list[Any]]) -> Path:
 
 
 def recover(root: Path) -> None:
-    """Puts whole checkpoints that a killed process had not renamed yet into their place."""
+    """Renames whole checkpoints that a killed process had not renamed yet."""
     for temporary in sorted(root.glob("step*.tmp")):
         final = root / temporary.name.partition(".")[0]
         if not final.exists() and damage(temporary) is None:

@@ -1,7 +1,7 @@
 """One saved step of a run again, from its responses on: `train.py --replay RUN/stepN`.
 
-A replay samples nothing: an engine that remembers hands the saved responses to the same code that a run goes through, so a
-replay cannot differ from a run in what it computes.
+A replay samples nothing: a recorded engine hands the saved responses to the loop of train.py, so a replay computes what the run
+computed.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -94,7 +94,7 @@ class RecordedEngine:
     def generate(
         self, prompts: Sequence[list[int]], sampling: SamplingParams, seeds: Sequence[int], keep: int | None = None
     ) -> Iterator[tuple[int, list[Completion]]]:
-        """See `Engine.generate`; nothing is given up again. ConfigError when the step has sampled something else."""
+        """See `Engine.generate`; nothing is aborted. ConfigError when the step has sampled something else."""
         for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
             group = self.groups.get(seed)
             if group is None or group[0].prompt_ids != prompt or len(group) != sampling.n:
@@ -108,11 +108,11 @@ class RecordedEngine:
         """There are no weights here."""
 
     def sleep(self) -> None:
-        """Nothing to give up."""
+        """There is no memory to free."""
 
 
 class RecordedOrder(Order):
-    """The order of a run from a saved step on, which ends with what the step has drawn, without what it gave up."""
+    """The order of a run from a saved step on, which ends with what the step has drawn, without what it aborted."""
 
     def __init__(self, size: int, seed: int, step: SavedStep) -> None:
         super().__init__(size, seed, step.before.position)

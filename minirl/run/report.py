@@ -1,4 +1,4 @@
-"""What a run says of itself: a line a step, its warnings, metrics.jsonl, rollouts/, summary.json, report.md, curves.png."""
+"""The report of a run: a console line a step, warnings, metrics.jsonl, rollouts/, summary.json, report.md, curves.png."""
 
 import io
 import json
@@ -17,7 +17,7 @@ from minirl.utils.errors import RunError
 
 
 class Reporter:
-    """Writes what a run says. On ranks other than the first (folder None) it does nothing."""
+    """Writes the report. On ranks other than the first (folder None) it does nothing."""
 
     def __init__(self, folder: Path | None, steps: int, epochs: int = 1) -> None:
         self.folder, self.steps, self.epochs = folder, steps, epochs
@@ -121,7 +121,7 @@ def console_line(step: int, steps: int, m: dict[str, float]) -> str:
 
 
 def warn(step: int, metrics: dict[str, float], config: Config) -> None:
-    """Says what makes a step worth less than it looks."""
+    """Prints a warning for a small batch, skipped optimizer steps, or missing error labels."""
     wanted, got = config.rollout.prompts, metrics["sampling/batch_groups"]
     if got < wanted:
         say(

@@ -43,7 +43,7 @@ class Run(ABC):
 
     @abstractmethod
     def finish_step(self, step: "Step", batch: Batch, stats: UpdateStats) -> None:
-        """Reports and keeps what a step did, and ends the run where it cannot go on."""
+        """Reports and saves what a step did. RunError where the run cannot continue."""
 
 
 @dataclass

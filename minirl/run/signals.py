@@ -1,4 +1,4 @@
-"""Ends a run between two steps: a signal or a time limit is remembered, and all ranks act on it together."""
+"""Stops a run between two steps: after a signal or a time limit, on all ranks together."""
 
 import contextlib
 import ctypes

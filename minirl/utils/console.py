@@ -20,7 +20,7 @@ def is_main_process() -> bool:
 def say(message: str) -> None:
     """One line on the console that does not break a progress bar.
 
-    Where stdout cannot be written (a log on a full disk) it goes on as stderr: the console is not the record of a run.
+    Where stdout cannot be written (a log on a full disk), stderr takes its place: the console is not the record of a run.
     """
     try:
         tqdm.write(message, file=sys.stdout)
@@ -28,7 +28,7 @@ def say(message: str) -> None:
     except OSError as error:
         os.dup2(2, 1)
         with suppress(OSError):  # then there is nowhere to say it
-            tqdm.write(f"warning: stdout cannot be written ({error}): the run goes on and speaks on stderr", file=sys.stderr)
+            tqdm.write(f"warning: stdout cannot be written ({error}): the run continues and prints to stderr", file=sys.stderr)
 
 
 def discard(path: Path) -> None:
@@ -60,8 +60,8 @@ def must_write(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise RunError(
-            f"cannot write {path}: {error.strerror or error}; mend that and start the same command again: the run goes on from "
-            "its last checkpoint"
+            f"cannot write {path}: {error.strerror or error}; solve that and start the same command again, which resumes from "
+            "the last checkpoint"
         ) from error
 
 

@@ -6,7 +6,7 @@ class ConfigError(Exception):
 
 
 class RunError(Exception):
-    """A run that cannot go on; the message is one sentence with the cause and the remedy."""
+    """A run that cannot continue; the message is one sentence with the cause and the remedy."""
 
 
 def require(condition: bool, message: str) -> None:

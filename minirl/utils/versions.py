@@ -1,4 +1,4 @@
-"""The versions that minirl was tried with, and the sentence that a run says at start about others.
+"""The versions that minirl was tried with, and the warning that a run prints at start about others.
 
 What is particular to one of them is where it is called: vLLM in rollout/vllm.py, DeepSpeed in policy.py and distributed.py.
 """

@@ -172,7 +172,7 @@ class Killed(BaseException):
 @pytest.mark.parametrize("moment", range(1, 5))
 def test_a_step_that_is_saved_again_is_never_without_a_valid_checkpoint(policy, tmp_path, monkeypatch, moment):
     made = checkpoints(tmp_path, "--run.save_every=1", "--run.keep=1")
-    made.marks[STARTING_WEIGHTS] = weights_digest(fresh())
+    made.fingerprint[STARTING_WEIGHTS] = weights_digest(fresh())
     (tmp_path / "metrics.jsonl").write_text("{}\n{}\n")
     made.after_step(policy, State(step=2, metrics_bytes=6), now=False)
     calls = []
@@ -222,7 +222,7 @@ def test_damaged_checkpoints_do_not_count_and_go_after_the_next_good_one(policy,
     state.write_text(json.dumps(content))
     saved["files"]["state.json"] = [state.stat().st_size, digest_of(state)]
     (tmp_path / "checkpoints" / "step000001" / "manifest.json").write_text(json.dumps(saved))
-    again = Checkpoints(load(["--run.keep=2"]), Ranks(), tmp_path, made.marks)
+    again = Checkpoints(load(["--run.keep=2"]), Ranks(), tmp_path, made.fingerprint)
     assert again.newest().step == 1
     assert kept(tmp_path) == [1, 2, 3]
     again.after_step(policy, State(step=4), now=True)
@@ -248,7 +248,7 @@ def test_a_run_that_was_stopped_and_could_not_be_saved_says_so(policy, tmp_path,
     made.after_step(policy, State(step=2), now=True)
     with pytest.raises(RunError, match=r"stopped after step 2, but only step 1 could be saved: .*File exists"):
         made.require(2)
-    assert "goes on" not in capsys.readouterr().out
+    assert "is resumed by" not in capsys.readouterr().out
 
 
 @pytest.fixture

@@ -150,7 +150,7 @@ def test_batches_are_kept_as_the_config_says(tmp_path):
         for done in range(6):
             batches.after_step(State(done), [], 0)
         steps = [step for step, _ in saved_steps(run)]
-        batches.forget_after(4)
+        batches.remove_after(4)
         assert [step for step, _ in saved_steps(run)] == [step for step in steps if step <= 4]
         return steps
 
@@ -165,7 +165,7 @@ def test_an_old_batch_that_cannot_be_removed_costs_a_warning(tmp_path, capsys):
     (tmp_path / "batches" / "step000001").rename(tmp_path / "elsewhere")
     (tmp_path / "batches" / "step000001").symlink_to(tmp_path / "elsewhere")  # which rmtree refuses, also for root
     batches.after_step(State(1), [], 8)
-    batches.forget_after(0)
+    batches.remove_after(0)
     printed = capsys.readouterr().out
     assert len(re.findall(r"warning: \S+step000001 is old and could not be removed", printed)) == 2
     assert [step for step, _ in saved_steps(tmp_path)] == [1]

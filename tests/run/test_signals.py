@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from minirl import stop
+from minirl.run import signals as stop
 from minirl.run.signals import Stop
 
 ONE = SimpleNamespace(gather=list)  # a single rank

@@ -118,7 +118,7 @@ def run_watched(folder: str, phase: str, occurrence: str, share: str, *argv: str
     watch.around(training, "evaluate", "evaluation")
     watch.around(Checkpoints, "save", "saving")
     watch.around(lifecycle.Policy, "export", "finish")
-    watch.around(lifecycle.Reporter, "finish", "finish")
+    watch.around(training, "write_report", "finish")
     generate = engine.generate
 
     def graded(self: Any, *args: Any) -> Any:

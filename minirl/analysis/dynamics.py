@@ -7,9 +7,9 @@ import numpy as np
 import yaml
 
 from minirl.analysis.output import Table
+from minirl.analysis.run_report import smooth
 from minirl.analysis.samples import Row, rows_with
 from minirl.config.command_line import labelled
-from minirl.run.report import smooth
 from minirl.utils.errors import ConfigError
 
 # What is shown, under the names of metrics.jsonl; counts are of the batch that was trained on.

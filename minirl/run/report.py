@@ -1,6 +1,5 @@
-"""The report of a run: a console line a step, warnings, metrics.jsonl, rollouts/, summary.json, report.md, curves.png."""
+"""What a run reports while it trains: a console line a step, warnings, metrics.jsonl and rollouts/."""
 
-import io
 import json
 import sys
 from collections.abc import Sequence
@@ -66,7 +65,7 @@ class Reporter:
             try:
                 replace_file(self.folder / "rollouts" / f"step{step:06d}.jsonl", "".join(lines))
             except OSError as error:
-                say(f"warning: the responses of step {step} could not be saved for reading: {error}; the run goes on")
+                say(f"warning: the responses of step {step} could not be saved for reading: {error}; the run continues")
         say(console_line(step, self.steps, metrics))
         self.bar.update()
 
@@ -79,31 +78,9 @@ class Reporter:
                 f"diversity {result['error_diversity']:.3f} ({result['problems']} problems x {result['samples']})"
             )
 
-    def finish(self, config: Config, seconds: float) -> None:
-        """summary.json, report.md and curves.png, and the table on the console: the first evaluation against the last."""
+    def close(self) -> None:
+        """Ends the progress bar."""
         self.bar.close()
-        if self.folder is None:
-            return
-        history = [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-        before, after = self.evaluations[0][1], self.evaluations[-1][1]
-        summary = {
-            "estimator": config.algorithm.estimator, "seed": config.run.seed, "steps": len(history),
-            "seconds": round(seconds, 1),
-            "before": before, "after": after,
-        }  # fmt: skip
-        table = before_after(before, after)
-        text = (
-            f"# {config.algorithm.estimator}, seed {config.run.seed}\n\n{len(history)} steps in {seconds:.0f} s; "
-            f"model `{config.model.path}`, task `{config.data.task}`.\n\n{table}\n\n![curves](curves.png)\n"
-        )
-        picture = io.BytesIO()
-        draw_curves(history, self.evaluations, config.algorithm.estimator, picture)
-        with must_write(self.folder):
-            replace_file(self.folder / "curves.png", picture.getvalue())
-            replace_file(self.folder / "report.md", text)
-            # Last: a run folder with a summary is a run that finished.
-            replace_file(self.folder / "summary.json", json.dumps(summary, indent=2) + "\n")
-        say(f"\n{table}\n\n{len(history)} steps in {seconds:.0f} s; report, curves and model are in {self.folder}")
 
 
 def console_line(step: int, steps: int, m: dict[str, float]) -> str:
@@ -177,51 +154,3 @@ def readable(r: Rollout) -> dict[str, Any]:
         "advantage": advantage, "tokens": r.length, "finish": r.completion.finish, "version": r.version,
         "detail": r.verdict.detail,
     }  # fmt: skip
-
-
-def before_after(before: dict[str, float], after: dict[str, float]) -> str:
-    """A Markdown table of the held-out numbers before and after training."""
-    names = {
-        "pass@1": "pass@1", "pass@k": f"pass@{before['k']}", "error_diversity": "error diversity", "no_answer": "no answer",
-        "truncated": "truncated", "mean_tokens": "tokens a response",
-    }  # fmt: skip
-    rows = [f"| {'held out':<17} | before | after  | change  |", "|---|---|---|---|"]
-    rows += [f"| {names[k]:<17} | {before[k]:<6.3f} | {after[k]:<6.3f} | {after[k] - before[k]:+.3f}  |" for k in names]
-    return "\n".join(rows)
-
-
-def draw_curves(
-    history: list[dict[str, float]], evaluations: list[tuple[int, dict[str, float]]], title: str, path: Any
-) -> None:
-    """Six small pictures of a run."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    panels: list[tuple[str, list[str]]] = [
-        ("accuracy", ["reward/accuracy"]),
-        ("groups", ["groups/informative", "groups/error_diversity"]),
-        ("EDAS branches in the batch", ["batch/branch_a", "batch/branch_b", "batch/branch_c"]),
-        ("entropy, nats", ["policy/entropy"]),
-        ("KL to old policy, nats", ["policy/approx_kl"]),
-        ("gradient norm", ["optimizer/grad_norm"]),
-    ]
-    figure, axes = plt.subplots(2, 3, figsize=(14, 7), layout="constrained")
-    steps = [m["step"] for m in history]
-    for axis, (name, keys) in zip(axes.flat, panels, strict=True):
-        for key in keys:
-            axis.plot(steps, smooth([m[key] for m in history]), label=key)
-        if name == "accuracy":
-            axis.plot([s for s, _ in evaluations], [e["pass@1"] for _, e in evaluations], "o-", label="held-out pass@1")
-        axis.set_title(name)
-        axis.set_xlabel("step")
-        axis.legend(fontsize=8)
-    figure.suptitle(title)
-    figure.savefig(path, dpi=90)
-    plt.close(figure)
-
-
-def smooth(values: Sequence[float], width: int = 9) -> list[float]:
-    """Running mean over the last `width` values."""
-    return [sum(part) / len(part) for i in range(len(values)) for part in [values[max(0, i - width + 1) : i + 1]]]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from minirl.advantages import has_signal
+from minirl.analysis.run_report import write_report
 from minirl.data.prompts import Prompt
 from minirl.evaluation.held_out import evaluate
 from minirl.rollout.sampler import as_group
@@ -61,7 +62,9 @@ class TrainingRun(Run):
                 say(f"stopped after step {step} of {self.config.run.steps}; resume with: train.py {self.folder}/config.yaml")
         else:
             self.policy.export(self.folder / "model" if self.folder else None, self.tokenizer)
-            self.reporter.finish(self.config, time.perf_counter() - self.started)
+            self.reporter.close()
+            if self.folder:
+                write_report(self.folder, self.config, self.reporter.evaluations, time.perf_counter() - self.started)
         self.ranks.barrier()  # signals are taken until the first rank has written all
 
     def finish_step(self, step: Step, batch: Batch, stats: UpdateStats) -> None:

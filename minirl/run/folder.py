@@ -3,9 +3,8 @@
 import fcntl
 import json
 import re
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import yaml
 from minirl.config.command_line import load
 from minirl.config.options import Config, RunConfig, as_tree, every_option
 from minirl.run.manifest import MANIFEST
-from minirl.utils.console import is_main_process, replace_file, say
+from minirl.utils.console import discard, is_main_process, replace_file, say
 from minirl.utils.errors import ConfigError
 from minirl.verify.types import VerifierError
 
@@ -117,10 +116,15 @@ def run_folder(config: Config) -> Iterator[Path | None]:
     if not is_main_process():
         yield None
         return
-    name = f"{config.algorithm.estimator}-seed{config.run.seed}-{datetime.now():%Y%m%d-%H%M%S-%f}"
+    estimator = re.sub(r"[^\w.+-]", "_", config.algorithm.estimator)[-100:]
+    name = f"{estimator}-seed{config.run.seed}-{datetime.now():%Y%m%d-%H%M%S-%f}"
     folder = folder_of(config) or Path("runs") / name
-    # A process that was killed while it made the folder leaves no more than these.
-    old = folder.exists() and (not folder.is_dir() or any(p.name not in (".lock", "config.yaml.tmp") for p in folder.iterdir()))
+    try:
+        # A process that was killed while it made the folder leaves no more than the lock and half a config.
+        new = not folder.exists() or (folder.is_dir() and all(p.name in (".lock", "config.yaml.tmp") for p in folder.iterdir()))
+    except OSError as error:
+        raise ConfigError(f"cannot use the run folder {folder}: {error.strerror or error}") from None
+    old = not new
     if old and (config.run.resume == "never" or not (folder / "config.yaml").is_file()):
         raise ConfigError(
             f"the run folder {folder} exists and is not empty: choose another --run-dir or remove it; nothing was changed"
@@ -157,5 +161,8 @@ def run_folder(config: Config) -> Iterator[Path | None]:
             if old:
                 replace_file(folder / "config.yaml", before)
             elif not (metrics.exists() and metrics.stat().st_size):
-                shutil.rmtree(folder)
+                for made in folder.iterdir():
+                    discard(made)
+                with suppress(OSError):  # a link to a folder elsewhere stays, empty
+                    folder.rmdir()
             raise

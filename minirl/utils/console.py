@@ -18,12 +18,13 @@ def is_main_process() -> bool:
 
 
 def say(message: str) -> None:
-    """One line on the console that does not break a progress bar.
+    """One line on the console that does not break a progress bar; characters that its encoding lacks are escaped.
 
     Where stdout cannot be written (a log on a full disk), stderr takes its place: the console is not the record of a run.
     """
+    encoding = sys.stdout.encoding or "utf-8"
     try:
-        tqdm.write(message, file=sys.stdout)
+        tqdm.write(message.encode(encoding, "backslashreplace").decode(encoding), file=sys.stdout)
         sys.stdout.flush()
     except OSError as error:
         os.dup2(2, 1)
@@ -43,10 +44,11 @@ def discard(path: Path) -> None:
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
-    """Writes a file that is either the old one or the whole new one, whenever this process is killed."""
+    """Writes a file that is either the old one or the whole new one, whenever this process is killed. Half of a surrogate pair,
+    which UTF-8 cannot hold, is written as JSON escapes it."""
     temporary = path.with_name(f"{path.name}.tmp")
     try:
-        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        temporary.write_bytes(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
         temporary.replace(path)
     except OSError:
         temporary.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Whose run folder it is; runs that go on in theirs are in tests/test_resume.py."""
+"""Run folders that are new, resumed or refused; whole runs that resume are in tests/test_resume.py."""
 
 import contextlib
 
@@ -25,3 +25,30 @@ def test_differences_are_told_apart_by_what_they_do_to_a_run():
     assert refused == ["estimator.edas.beta: 0.2 -> 0.3", "optimizer.lr: 0.0003 -> 0.002"]
     assert rounding == ["rollout.vllm.sleep: True -> False"]
     assert free == ["run.steps: 250 -> 9"]
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "ä" * 200])
+def test_a_name_that_is_too_long_for_the_file_system_is_bad_input(tmp_path, name):
+    with (
+        pytest.raises(ConfigError, match=r"cannot use the run folder .*too long"),
+        run_folder(load(["--run-dir", str(tmp_path / name)])),
+    ):
+        pass
+
+
+def test_bad_input_empties_a_linked_folder_and_is_said(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "disk")
+    for _ in range(2):  # the corrected command can be repeated
+        with pytest.raises(ConfigError, match="no such model"), run_folder(load(["--run-dir", str(tmp_path / "out")])):
+            raise ConfigError("no such model")
+    assert list((tmp_path / "disk").iterdir()) == []
+
+
+def test_the_name_of_a_folder_is_one_name_whatever_the_estimator_is_called(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = load([])
+    config.algorithm.estimator = "../elsewhere/mine.py:Mine+edas"
+    with run_folder(config) as folder:
+        assert folder.parent.name == "runs"
+    assert [p.name for p in tmp_path.iterdir()] == ["runs"]

@@ -52,23 +52,18 @@ class Batches:
             return
         final = self.folder / "batches" / name_of(before.step + 1)
         temporary = final.with_suffix(".tmp")
-        where = self.facts | {
-            "position": before.position,
-            "version": before.version,
-            "nonfinite": before.nonfinite,
-            "end": end,
-        }
+        where = {"position": before.position, "version": before.version, "nonfinite": before.nonfinite, "end": end}
         try:
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir(parents=True)
-            (temporary / "step.json").write_text(json.dumps(where), encoding="utf-8")
+            (temporary / "step.json").write_text(json.dumps(self.facts | where), encoding="utf-8")
             records.save(temporary / "carried.npz", before.surplus)
             records.save(temporary / "generated.npz", generated)
             shutil.rmtree(final, ignore_errors=True)
             temporary.rename(final)
         except OSError as error:
             shutil.rmtree(temporary, ignore_errors=True)
-            say(f"warning: the batch of step {before.step + 1} could not be saved for --replay: {error}; the run goes on")
+            say(f"warning: the batch of step {before.step + 1} could not be saved for --replay: {error}; the run continues")
 
     def remove_after(self, step: int) -> None:
         """Removes the batches of later steps, which the run will take again."""

@@ -100,8 +100,9 @@ def compute_logprobs(policy: Any, batch: Batch, estimator: Estimator, config: Co
     a, entropy = config.algorithm, estimator.requirements.needs_entropy
     redundant = a.epochs == 1 and a.rollout_is == "none" and not entropy and not config.rollout.carry_over
     first = len(batch.groups) if a.old_logprobs == "rollout" else a.mini_batch_prompts if redundant else 0
-    policy.compute_logprobs([r for group in batch.groups[:first] for r in group], old=False)
-    policy.compute_logprobs([r for group in batch.groups[first:] for r in group], old=True, entropy=entropy)
+    with policy.computing():
+        policy.compute_logprobs([r for group in batch.groups[:first] for r in group], old=False)
+        policy.compute_logprobs([r for group in batch.groups[first:] for r in group], old=True, entropy=entropy)
     if a.old_logprobs == "rollout":
         for rollout in (r for group in batch.groups for r in group):
             rollout.old_logprobs = rollout.completion.logprobs

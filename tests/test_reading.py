@@ -5,7 +5,12 @@ import re
 
 from tests.conftest import ROOT
 
-CORE = ("train.py", "minirl/advantages*", "minirl/loss*", *(f"minirl/{part}" for part in "rollout policy data config run utils".split()))
+CORE = (
+    "train.py",
+    "minirl/advantages*",
+    "minirl/loss*",
+    *(f"minirl/{part}" for part in ["rollout", "policy", "data", "config", "run", "utils"]),
+)
 
 
 def lines_of(path, names):

@@ -23,7 +23,7 @@ from minirl.policy.policy import Policy
 from minirl.rollout.types import LENGTH, STOP, Completion, SamplingParams
 from minirl.utils.console import say
 from minirl.utils.errors import ConfigError, RunError
-from minirl.utils.versions import untried
+from minirl.utils.versions import INSTALL, untried
 
 
 def import_vllm() -> Any:
@@ -41,7 +41,7 @@ def import_vllm() -> Any:
         import vllm
     except ImportError as error:
         raise ConfigError(
-            f"rollout.engine=vllm needs vLLM, which does not import ({error}): pip install 'minirl[gpu]', or set "
+            f"rollout.engine=vllm needs vLLM, which does not import ({error}): {INSTALL['vllm']}, or set "
             "rollout.engine=transformers, which needs no vLLM"
         ) from None
     if not torch.cuda.is_available():

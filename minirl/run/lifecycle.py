@@ -118,8 +118,8 @@ def introduce(inputs: Inputs, encoded: Encoded, ranks: Ranks, folder: Any) -> No
     more = [str(name) for name, _ in config.verifier.rewards] + ["overlong_buffer"] * (config.algorithm.overlong_buffer > 0)
     if more or ".py:" in config.verifier.name:
         notes.append(
-            f"note: rewards are not only 0 and 1 ({', '.join(more) or config.verifier.name}): right and wrong are the verdicts of "
-            f"{config.verifier.name}; a wrong response with a positive advantage is left as it is by EDAS, and counted"
+            f"note: rewards are not only 0 and 1 ({', '.join(more) or config.verifier.name}): right and wrong are what "
+            f"{config.verifier.name} says; a wrong response with a positive advantage is left as it is by EDAS, and counted"
         )
     for line in (*notes, *sizes, *memory, f"run folder {folder}"):
         say(line)

@@ -42,7 +42,7 @@ def sample(model: torch.nn.Module, prompts: int, longest: int, shared: float, sh
     """[processor seconds, passes, mean tokens] of sampling `prompts` groups."""
     drawn, rng = RolloutConfig(abort_longest=share).draws(prompts), np.random.default_rng(seed)
     noise = shared * rng.standard_normal((drawn, 1)) + (1 - shared**2) ** 0.5 * rng.standard_normal((drawn, SAMPLES))
-    engine = Forced(model, [], 0, VOCABULARY, drawn * SAMPLES)
+    engine = Forced(model, [], VOCABULARY, drawn * SAMPLES)
     lengths = np.exp(math.log(longest / 4) - 0.5 + noise).round().clip(1, longest)
     engine.stop_ids, engine.lengths = torch.tensor([], dtype=torch.long), torch.from_numpy(lengths.reshape(-1)).long()
     begin = time.process_time()

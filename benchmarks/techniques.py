@@ -153,7 +153,7 @@ def decode(policy: Policy, lengths: np.ndarray, prompt: int, each: int = SAMPLES
     their own; kept: ended rows stay in the batch."""
     rows, rng = len(lengths), np.random.default_rng(0)
     prompts = rng.integers(4, policy.vocabulary, (rows // SAMPLES, prompt)).repeat(SAMPLES // each, 0).tolist()
-    engine = Forced(policy.model, [], 0, policy.vocabulary, rows)
+    engine = Forced(policy.model, [], policy.vocabulary, rows)
     engine.stop_ids = torch.tensor([], dtype=torch.long)
     engine.lengths = torch.from_numpy(np.full(rows, lengths.max()) if kept else lengths)
     seeds = np.arange(rows // SAMPLES).repeat(SAMPLES // each).tolist()

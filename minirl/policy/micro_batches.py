@@ -16,9 +16,9 @@ from minirl.utils.memory import to_device
 class MicroBatch:
     """What one forward and backward pass reads, on its device: T response tokens in all, response after response.
 
-    rollouts: those of the micro-batch; indices: of each in the batch it was taken from; inputs: of the model; logit_index:
-    int[T], which of the model's outputs (rows end to end) predicts each response token; targets: int[T], the tokens. The rest is
-    for the loss, float[T] each, set by `add_loss_inputs`; old_logprobs and ref_logprobs stay None where the rollouts have none.
+    indices: of the rollouts in the batch they were taken from; inputs: of the model; logit_index: int[T], which of its outputs
+    (rows end to end) predicts each response token; targets: int[T], the tokens. The rest is for the loss, float[T] each, set by
+    `add_loss_inputs`; old_logprobs and ref_logprobs stay None where the rollouts have none.
     """
 
     rollouts: list[Rollout]

@@ -1,6 +1,9 @@
-"""Loads the model, and changes how it computes, for speed or exactness; its weights stay those of a Hugging Face model."""
+"""Loads and writes the model, and changes how it computes, for speed or exactness; its weights stay those of a Hugging Face
+model."""
 
 import inspect
+import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,10 +11,12 @@ from types import MethodType
 from typing import Any
 
 import torch
+from huggingface_hub import save_torch_state_dict
 from safetensors import SafetensorError
 from torch import Tensor
 from torch.nn.functional import rms_norm
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, AutoTokenizer, Cache
+from transformers.core_model_loading import revert_weight_conversion
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging as transformers_logging
 
@@ -19,7 +24,7 @@ from minirl.config.options import EMBEDDED, Config, ModelConfig, PlanConfig
 from minirl.policy import plan
 from minirl.policy.attention import packed_attention
 from minirl.utils.distributed import Ranks
-from minirl.utils.errors import ConfigError
+from minirl.utils.errors import ConfigError, RunError
 
 transformers_logging.disable_progress_bar()  # it would print over the run's own
 
@@ -89,6 +94,42 @@ def load_model(config: ModelConfig) -> Any:
     if type(output := model.get_output_embeddings()) is not torch.nn.Linear:
         raise ConfigError(f"model.path={config.path!r} has an output layer that is no linear one: {type(output).__name__}")
     return with_fused_norms(with_exact_frequencies(model))
+
+
+def write_model(model: Any, weights: dict[str, Tensor], folder: Path, tokenizer: Any) -> None:
+    """Writes an ordinary Hugging Face folder, whole or not at all. RunError when it cannot be written."""
+    temporary = folder.with_name(f"{folder.name}.tmp")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed here
+        temporary.mkdir(parents=True)
+        # Not model.save_pretrained, which imports DeepSpeed wherever it is installed, at the end of a long run.
+        model.config.dtype, model.config.architectures = next(iter(weights.values())).dtype, [type(model).__name__]
+        model.config.save_pretrained(temporary)
+        model.generation_config.save_pretrained(temporary)
+        weights = revert_weight_conversion(model, weights)  # transformers renames and fuses the weights of some models
+        save_torch_state_dict(weights, temporary, max_shard_size="50GB", metadata={"format": "pt"})
+        tokenizer.save_pretrained(temporary)
+        shutil.rmtree(folder, ignore_errors=True)  # of a run that was resumed
+        temporary.rename(folder)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise RunError(f"cannot write {folder}: {error}; mend that and start the same command again") from error
+
+
+def pair_cost(model: Any) -> float:
+    """Work of a query-key pair as a multiple of a token's other work: 4 operations a pair, layer and unit of width; 2 a
+    parameter and token."""
+    c = model.config
+    width = c.num_attention_heads * (getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads)
+    return 2 * c.num_hidden_layers * width / sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters())
+
+
+def choose_deterministic_kernels() -> None:
+    """Settings that kernels read when they are first used."""
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    os.environ["FLASH_ATTENTION_DETERMINISTIC"] = "1"  # read by transformers
+    torch.backends.cudnn.deterministic = True
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # no one reads it
 
 
 def with_exact_frequencies(model: Any) -> Any:

@@ -20,14 +20,15 @@ def to_device(values: np.ndarray, device: Any) -> Tensor:
 
 
 @contextlib.contextmanager
-def memory_suffices(work: Callable[[], str], remedy: Callable[[], str]) -> Iterator[None]:
-    """Turns running out of memory into a RunError: what was being done (`work`, after "while") and what to do (`remedy`)."""
+def memory_suffices(explain: Callable[[], tuple[str, str]]) -> Iterator[None]:
+    """Turns running out of memory into a RunError. explain: gives what was being computed and what to do about it."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        raise RunError(f"out of memory while {work()}: {' '.join(str(error).split())[:200]}; {remedy()}") from error
+        work, remedy = explain()
+        raise RunError(f"out of memory in {work}: {' '.join(str(error).split())[:200]}; {remedy}") from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -2,7 +2,6 @@
 
 from itertools import product
 
-import minirl.attention  # noqa: F401 - registers "packed"
 import numpy as np
 import pytest
 import torch
@@ -10,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import GenerationConfig
 
+import minirl.policy.attention  # noqa: F401 - registers "packed"
 from minirl.rollout.engines import stop_ids
 from minirl.rollout.hf import TransformersEngine, draw, truncate, uniforms
 from minirl.rollout.types import LENGTH, STOP, SamplingParams
@@ -25,7 +25,7 @@ def model():
 
 
 def engine(model, ends=(EOS,), max_sequences=64):
-    return TransformersEngine(model, ends, TOK.pad_token_id, len(TOK), max_sequences)
+    return TransformersEngine(model, ends, len(TOK), max_sequences)
 
 
 def prompts(*texts):
@@ -192,7 +192,7 @@ def test_each_batch_gives_up_its_own_share(model):
 
 
 def test_ids_beyond_the_tokenizer_are_never_sampled(model):
-    short = TransformersEngine(model, [EOS], 0, 6, 64)
+    short = TransformersEngine(model, [EOS], 6, 64)
     (samples,) = collect(short.generate(prompts("1"), SamplingParams(64, 1.0, 8), [0]), 1)
     assert max(s.ids.max() for s in samples) < 6
 

@@ -193,7 +193,7 @@ def assert_same_curve(one, folder):
     two = rows(folder)
     assert len(one) == len(two) == 3
     for a, b in zip(one, two, strict=True):
-        for key in (k for k in a if not k.startswith(("time/", "speed/", "checkpoint/", "policy/gap"))):
+        for key in (k for k in a if not k.startswith(("time/", "speed/", "checkpoint/", "policy/rollout_logprob_diff"))):
             assert a[key] == pytest.approx(b[key], rel=1e-3, abs=1e-4), key
         assert max(a["policy/rollout_logprob_diff_max"], b["policy/rollout_logprob_diff_max"]) < 1e-4
     assert (folder / "summary.json").exists()
@@ -263,7 +263,7 @@ def test_the_guard_ends_a_run_whose_sampler_is_another_policy(tmp_path, withheld
         "import sys; sys.argv[0] = 'train.py'\n"
         "import train; from minirl.config.command_line import load; from minirl.rollout.vllm import VllmEngine\n"
         "first = VllmEngine.sync\n"
-        "def unique_keys(self, policy):\n"
+        "def once(self, policy):\n"
         "    if policy.version == 0: first(self, policy)\n"
         f"    else: {withheld}\n"
         "VllmEngine.sync = once\n"

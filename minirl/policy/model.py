@@ -1,5 +1,4 @@
-"""Loads and writes the model, and changes how it computes, for speed or exactness; its weights stay those of a Hugging Face
-model."""
+"""Loads and writes the model, and changes how it computes, for speed or exactness; its weights keep Hugging Face's names."""
 
 import inspect
 import os
@@ -133,8 +132,8 @@ def choose_deterministic_kernels() -> None:
 
 
 def with_exact_frequencies(model: Any) -> Any:
-    """The model with rotary frequencies in float32, as sampling engines have them. Made under ZeRO-3, or cast with the model,
-    they are rounded to bfloat16, and angles with them, the more the later the position."""
+    """The model with rotary frequencies in float32, as sampling engines have them. Under ZeRO-3, and where the model is cast,
+    they are rounded to bfloat16, which rounds angles too, the more the later the position."""
     for module in model.modules():
         if any("inv_freq" in name for name, _ in module.named_buffers(recurse=False)):
             for name, buffer in type(module)(module.config).named_buffers():
@@ -143,7 +142,7 @@ def with_exact_frequencies(model: Any) -> Any:
 
 
 def with_fused_norms(model: Any) -> Any:
-    """The model with RMS norms by torch's function, one kernel on a GPU, wherever a module computes just that."""
+    """The model with torch's RMS norm, one kernel on a GPU, for each module that computes exactly that."""
     known: dict[type, bool] = {}
     for module in model.modules():
         if hasattr(module, "variance_epsilon") and [name for name, _ in module.named_parameters()] == ["weight"]:
@@ -155,8 +154,8 @@ def with_fused_norms(model: Any) -> Any:
 
 
 def is_rms_norm(module: Any) -> bool:
-    """Whether it computes x / sqrt(mean(x^2) + variance_epsilon) * weight (Zhang and Sennrich 2019), found by trying; one that
-    takes a gate besides is another."""
+    """Whether a module computes x / sqrt(mean(x^2) + variance_epsilon) * weight (Zhang and Sennrich 2019), found by trying. One
+    that also takes a gate is not such a norm."""
     if len(inspect.signature(module.forward).parameters) != 1:
         return False
     size = getattr(module.weight, "ds_shape", module.weight.shape)[-1]
@@ -172,15 +171,16 @@ def fused_norm(module: Any, x: Tensor) -> Tensor:
 
 
 def compile_layers(model: Any) -> None:
-    """Compiles the decoder's layers for passes without a cache; the attention itself, and sampling, stay as they are.
+    """Compiles the decoder's layers for passes without a cache. The attention itself and sampling are not compiled.
 
     The first pass with gradient and the first without take some 20 seconds longer on a CPU, where a C++ compiler is needed.
     ConfigError for a model without layers that transformers could recompute. A copy of the model would use this one's weights.
     """
-    # Layers share one program for each kind of mask, gradient and layer; else one too many would go uncompiled, unseen.
+    # Layers share one program for each kind of mask, gradient and layer. One beyond torch's own limit of 8 would run
+    # uncompiled, and nobody would know.
     torch._dynamo.config.recompile_limit = 64
     torch._dynamo.config.fail_on_recompile_limit_hit = True
-    # The attention loops over runs of segments, which are others in each micro-batch: traced, each number would be a program.
+    # The attention loops over rectangles of segments: traced, each number of them would be another program.
     AttentionInterface.register("packed", torch.compiler.disable(packed_attention))
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]  # what is repeated
     if not layers:

@@ -1,4 +1,4 @@
-"""Finds out by trying whether a model can be packed, since its code may mix sequences in ways that its config does not tell."""
+"""Finds out by trying whether a model can be packed: its code may mix sequences in ways that its config does not tell."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -219,6 +219,6 @@ def truncate(logprobs: Tensor, top_k: int, top_p: float) -> Tensor:
         drop[:, top_k:] = True
     if top_p < 1:
         kept = ordered.masked_fill(drop, -torch.inf).softmax(-1)
-        drop |= kept.cumsum(-1) - kept >= top_p  # a token goes when those before it already reach top_p
+        drop |= kept.cumsum(-1) - kept >= top_p  # a token is dropped when likelier ones already reach top_p
     kept = ordered.masked_fill(drop, -torch.inf).log_softmax(-1)
     return torch.empty_like(kept).scatter(-1, index, kept)

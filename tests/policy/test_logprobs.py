@@ -23,8 +23,8 @@ TOK = tiny.tokenizer()
 
 
 def rollout(prompt, response):
-    sample = Completion(np.array(response, np.int32), np.full(len(response), -1.0, np.float32), "stop")
-    return Rollout(0, "", "", list(prompt), sample, 0, "", Verdict("wrong"), 0.0)
+    completion = Completion(np.array(response, np.int32), np.full(len(response), -1.0, np.float32), "stop")
+    return Rollout(0, "", "", list(prompt), completion, 0, "", Verdict("wrong"), 0.0)
 
 
 class Table(torch.nn.Module):

@@ -80,8 +80,8 @@ def rollouts(rng, count):
     made = []
     for _ in range(count):
         ids = rng.integers(0, len(TOK), rng.integers(1, 12), dtype=np.int32)
-        sample = Completion(ids, np.zeros(len(ids), np.float32), "stop")
-        made.append(Rollout(0, "", "", rng.integers(0, len(TOK), 5).tolist(), sample, 0, "", Verdict("wrong"), 0.0))
+        completion = Completion(ids, np.zeros(len(ids), np.float32), "stop")
+        made.append(Rollout(0, "", "", rng.integers(0, len(TOK), 5).tolist(), completion, 0, "", Verdict("wrong"), 0.0))
     return made
 
 

@@ -42,7 +42,6 @@ from minirl.utils.console import say
 from minirl.utils.errors import ConfigError, RunError, RunFinished
 from minirl.verify.types import VerifierError
 
-gc.freeze()
 gc.enable()
 
 

@@ -91,7 +91,9 @@ def test_a_model_that_cannot_be_packed_is_padded_with_one_sentence(ranks, tmp_pa
     assert not policy.packs
     assert policy.model.config._attn_implementation == policy.reference.model.config._attn_implementation == "sdpa"
     policy.compute_logprobs([rollout([4, 5], [6, 7])], old=True)
-    assert capsys.readouterr().out.splitlines() == [
+    # Without the line of DeepSpeed's first import, which is transformers' save_pretrained
+    said = [line for line in capsys.readouterr().out.splitlines() if "get_accelerator" not in line]
+    assert said == [
         "MistralForCausalLM cannot be packed (its attention has sliding_window): its micro-batches are padded instead"
     ]
 

@@ -1,4 +1,4 @@
-"""What giving up the longest groups saves on a CPU: python -m benchmarks.abort_longest [--share S] [--json] [--results FILE]
+"""What aborting the longest groups saves on a CPU: python -m benchmarks.abort_longest [--share S] [--json] [--results FILE]
 
 The transformers engine with a 1M model, forced log-normal lengths (mean a quarter of the longest, sigma 1), off and on in
 turns: means over three draws of lengths, the smallest of four turns. shared: how much of sigma the responses to a problem have
@@ -30,7 +30,7 @@ class Forced(TransformersEngine):
     lengths: torch.Tensor
     passes = 0
 
-    def limits(self, rows: int, sampling: SamplingParams) -> torch.Tensor:
+    def limits(self, rows: int, params: SamplingParams) -> torch.Tensor:
         return self.lengths
 
     def _forward(self, *arguments: torch.Tensor) -> torch.Tensor:

@@ -81,7 +81,7 @@ class Policy:
             self.reference = self._load_reference() if config.algorithm.kl_coef > 0 else None
 
     def _prepare(self) -> tuple[Any, torch.optim.Optimizer]:
-        """The log-prob head, as the launcher asks: plain, DDP or a DeepSpeed engine, and its optimizer."""
+        """The log-prob head and its optimizer, as the launcher asks: plain, DDP or a DeepSpeed engine."""
         config, ranks, o = self.config, self.ranks, self.config.optimizer
         compiled = config.model.compile and ranks.device.type == "cuda"
         bonus = config.algorithm.entropy_coef > 0
@@ -164,12 +164,12 @@ class Policy:
         """(float[T] log-probs with gradient, float[T] entropies, zeros unless `entropy`) of the response tokens, nats. head: of
         another model than the policy's."""
         with self.autocast():
-            return (head or self.head)(batch.inputs, batch.logit_index, batch.targets, entropy)
+            return (self.head if head is None else head)(batch.inputs, batch.logit_index, batch.targets, entropy)
 
     @torch.no_grad()
     def compute_logprobs(self, rollouts: Sequence[Rollout], old: bool, entropy: bool = False) -> None:
-        """Fills in the reference's log-probs where there is a reference, the policy's own if `old`, and with them its entropies
-        if `entropy`."""
+        """Sets the rollouts' log-probs: of the reference where there is one, of the policy if `old`, then also its entropies if
+        `entropy`."""
         if not rollouts or not (old or self.reference):
             return
         self.head.eval()

@@ -1,4 +1,4 @@
-"""What giving up the longest groups saves on a CPU: python -m benchmarks.abort_longest [--share S] [--json] [--results FILE]
+"""What aborting the longest groups saves on a CPU: python -m benchmarks.abort_longest [--share S] [--json] [--results FILE]
 
 The transformers engine with a 1M model, forced log-normal lengths (mean a quarter of the longest, sigma 1), off and on in
 turns: means over three draws of lengths, the smallest of four turns. shared: how much of sigma the responses to a problem have
@@ -30,7 +30,7 @@ class Forced(TransformersEngine):
     lengths: torch.Tensor
     passes = 0
 
-    def limits(self, rows: int, sampling: SamplingParams) -> torch.Tensor:
+    def limits(self, rows: int, params: SamplingParams) -> torch.Tensor:
         return self.lengths
 
     def _forward(self, *arguments: torch.Tensor) -> torch.Tensor:
@@ -42,7 +42,7 @@ def sample(model: torch.nn.Module, prompts: int, longest: int, shared: float, sh
     """[processor seconds, passes, mean tokens] of sampling `prompts` groups."""
     drawn, rng = RolloutConfig(abort_longest=share).draws(prompts), np.random.default_rng(seed)
     noise = shared * rng.standard_normal((drawn, 1)) + (1 - shared**2) ** 0.5 * rng.standard_normal((drawn, SAMPLES))
-    engine = Forced(model, [], 0, VOCABULARY, drawn * SAMPLES)
+    engine = Forced(model, [], VOCABULARY, drawn * SAMPLES)
     lengths = np.exp(math.log(longest / 4) - 0.5 + noise).round().clip(1, longest)
     engine.stop_ids, engine.lengths = torch.tensor([], dtype=torch.long), torch.from_numpy(lengths.reshape(-1)).long()
     begin = time.process_time()

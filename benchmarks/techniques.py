@@ -26,8 +26,8 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
 
 import numpy as np
 import torch
-from hf.cache_utils import DynamicLayer
 from torch import Tensor
+from transformers.cache_utils import DynamicLayer
 
 import train
 from benchmarks import update
@@ -126,7 +126,7 @@ def products(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float | No
     return scores.masked_fill(~visible, -torch.inf).softmax(-1) @ v
 
 
-def plain_head(policy: Policy, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+def plain_head(policy: Policy, batch: MicroBatch, *_: Any) -> tuple[Tensor, Tensor]:
     """Log-probs and entropies from the logits of all tokens."""
     with policy.autocast():
         logits = policy.model(**batch.inputs, use_cache=False).logits[0]
@@ -145,7 +145,7 @@ def score(policy: Policy, batch: Groups, entropy: bool) -> Any:
 def sampled_by(policy: Policy, batch: Groups) -> Groups:
     """`batch` as if this policy had sampled it: the sampler's log-probs are the trainer's."""
     score(policy, batch, False)
-    return [[replace(r, sample=replace(r.sample, logprobs=r.old_logprobs)) for r in group] for group in batch]
+    return [[replace(r, completion=replace(r.completion, logprobs=r.old_logprobs)) for r in group] for group in batch]
 
 
 def decode(policy: Policy, lengths: np.ndarray, prompt: int, each: int = SAMPLES, kept: bool = False) -> Any:
@@ -153,7 +153,7 @@ def decode(policy: Policy, lengths: np.ndarray, prompt: int, each: int = SAMPLES
     their own; kept: ended rows stay in the batch."""
     rows, rng = len(lengths), np.random.default_rng(0)
     prompts = rng.integers(4, policy.vocabulary, (rows // SAMPLES, prompt)).repeat(SAMPLES // each, 0).tolist()
-    engine = Forced(policy.model, [], 0, policy.vocabulary, rows)
+    engine = Forced(policy.model, [], policy.vocabulary, rows)
     engine.stop_ids = torch.tensor([], dtype=torch.long)
     engine.lengths = torch.from_numpy(np.full(rows, lengths.max()) if kept else lengths)
     seeds = np.arange(rows // SAMPLES).repeat(SAMPLES // each).tolist()

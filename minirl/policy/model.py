@@ -1,6 +1,8 @@
-"""Loads the model, and changes how it computes, for speed or exactness; its weights stay those of a Hugging Face model."""
+"""Loads and writes the model, and changes how it computes, for speed or exactness; its weights keep Hugging Face's names."""
 
 import inspect
+import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,10 +10,12 @@ from types import MethodType
 from typing import Any
 
 import torch
+from huggingface_hub import save_torch_state_dict
 from safetensors import SafetensorError
 from torch import Tensor
 from torch.nn.functional import rms_norm
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, AutoTokenizer, Cache
+from transformers.core_model_loading import revert_weight_conversion
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging as transformers_logging
 
@@ -19,7 +23,7 @@ from minirl.config.options import EMBEDDED, Config, ModelConfig, PlanConfig
 from minirl.policy import plan
 from minirl.policy.attention import packed_attention
 from minirl.utils.distributed import Ranks
-from minirl.utils.errors import ConfigError
+from minirl.utils.errors import ConfigError, RunError
 
 transformers_logging.disable_progress_bar()  # it would print over the run's own
 
@@ -91,9 +95,45 @@ def load_model(config: ModelConfig) -> Any:
     return with_fused_norms(with_exact_frequencies(model))
 
 
+def write_model(model: Any, weights: dict[str, Tensor], folder: Path, tokenizer: Any) -> None:
+    """Writes an ordinary Hugging Face folder, whole or not at all. RunError when it cannot be written."""
+    temporary = folder.with_name(f"{folder.name}.tmp")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed here
+        temporary.mkdir(parents=True)
+        # Not model.save_pretrained, which imports DeepSpeed wherever it is installed, at the end of a long run.
+        model.config.dtype, model.config.architectures = next(iter(weights.values())).dtype, [type(model).__name__]
+        model.config.save_pretrained(temporary)
+        model.generation_config.save_pretrained(temporary)
+        weights = revert_weight_conversion(model, weights)  # transformers renames and fuses the weights of some models
+        save_torch_state_dict(weights, temporary, max_shard_size="50GB", metadata={"format": "pt"})
+        tokenizer.save_pretrained(temporary)
+        shutil.rmtree(folder, ignore_errors=True)  # of a run that was resumed
+        temporary.rename(folder)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise RunError(f"cannot write {folder}: {error}; mend that and start the same command again") from error
+
+
+def pair_cost(model: Any) -> float:
+    """Work of a query-key pair as a multiple of a token's other work: 4 operations a pair, layer and unit of width; 2 a
+    parameter and token."""
+    c = model.config
+    width = c.num_attention_heads * (getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads)
+    return 2 * c.num_hidden_layers * width / sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters())
+
+
+def choose_deterministic_kernels() -> None:
+    """Settings that kernels read when they are first used."""
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    os.environ["FLASH_ATTENTION_DETERMINISTIC"] = "1"  # read by transformers
+    torch.backends.cudnn.deterministic = True
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # no one reads it
+
+
 def with_exact_frequencies(model: Any) -> Any:
-    """The model with rotary frequencies in float32, as sampling engines have them. Made under ZeRO-3, or cast with the model,
-    they are rounded to bfloat16, and angles with them, the more the later the position."""
+    """The model with rotary frequencies in float32, as sampling engines have them. Under ZeRO-3, and where the model is cast,
+    they are rounded to bfloat16, which rounds angles too, the more the later the position."""
     for module in model.modules():
         if any("inv_freq" in name for name, _ in module.named_buffers(recurse=False)):
             for name, buffer in type(module)(module.config).named_buffers():
@@ -102,7 +142,7 @@ def with_exact_frequencies(model: Any) -> Any:
 
 
 def with_fused_norms(model: Any) -> Any:
-    """The model with RMS norms by torch's function, one kernel on a GPU, wherever a module computes just that."""
+    """The model with torch's RMS norm, one kernel on a GPU, for each module that computes exactly that."""
     known: dict[type, bool] = {}
     for module in model.modules():
         if hasattr(module, "variance_epsilon") and [name for name, _ in module.named_parameters()] == ["weight"]:
@@ -114,8 +154,8 @@ def with_fused_norms(model: Any) -> Any:
 
 
 def is_rms_norm(module: Any) -> bool:
-    """Whether it computes x / sqrt(mean(x^2) + variance_epsilon) * weight (Zhang and Sennrich 2019), found by trying; one that
-    takes a gate besides is another."""
+    """Whether a module computes x / sqrt(mean(x^2) + variance_epsilon) * weight (Zhang and Sennrich 2019), found by trying. One
+    that also takes a gate is not such a norm."""
     if len(inspect.signature(module.forward).parameters) != 1:
         return False
     size = getattr(module.weight, "ds_shape", module.weight.shape)[-1]
@@ -131,15 +171,16 @@ def fused_norm(module: Any, x: Tensor) -> Tensor:
 
 
 def compile_layers(model: Any) -> None:
-    """Compiles the decoder's layers for passes without a cache; the attention itself, and sampling, stay as they are.
+    """Compiles the decoder's layers for passes without a cache. The attention itself and sampling are not compiled.
 
     The first pass with gradient and the first without take some 20 seconds longer on a CPU, where a C++ compiler is needed.
     ConfigError for a model without layers that transformers could recompute. A copy of the model would use this one's weights.
     """
-    # Layers share one program for each kind of mask, gradient and layer; else one too many would go uncompiled, unseen.
+    # Layers share one program for each kind of mask, gradient and layer. One beyond torch's own limit of 8 would run
+    # uncompiled, and nobody would know.
     torch._dynamo.config.recompile_limit = 64
     torch._dynamo.config.fail_on_recompile_limit_hit = True
-    # The attention loops over runs of segments, which are others in each micro-batch: traced, each number would be a program.
+    # The attention loops over rectangles of segments: traced, each number of them would be another program.
     AttentionInterface.register("packed", torch.compiler.disable(packed_attention))
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]  # what is repeated
     if not layers:

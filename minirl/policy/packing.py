@@ -1,7 +1,8 @@
-"""Micro-batches under a token budget, the same number on every rank. Pure functions of lengths.
+"""Plans micro-batches under a token budget, the same number on every rank. Pure functions of lengths.
 
 Packed: sequences lie end to end without padding, and responses to the same prompt share one pass over it. A prompt of P tokens
-with responses of R1 ... Rn costs P + sum(Ri - 1) tokens: what the last token of a response would predict, nobody asks.
+with responses of R1 ... Rn costs P + sum(Ri - 1) tokens: the last token of a response predicts nothing.
+Padded, for models that cannot be packed: B sequences, padded to the longest of L tokens, cost B * L.
 """
 
 from collections.abc import Hashable, Sequence
@@ -22,21 +23,17 @@ def packed_micro_batches(
     prompts: Sequence[Hashable], prompt_lengths: Sequence[int], lengths: Sequence[int], budget: int, ranks: int = 1,
     pair_cost: float = 0.0,
 ) -> list[list[list[int]]]:  # fmt: skip
-    """For each rank its micro-batches, each a list of indices into `lengths`, siblings next to each other.
+    """For each rank its micro-batches, each a list of indices into `lengths`, responses to the same prompt together.
 
-    prompts: whose equal values are equal prompts; prompt_lengths, lengths: int[N] tokens of prompt and response; budget: tokens
-    of a micro-batch at most (a longer sequence gets one of its own); pair_cost: work of one query-key pair of the attention, as
-    a multiple of the rest of a token's work. Balanced by cost, the largest first, each to the emptiest with room (LPT, Graham);
-    micro-batches of like cost run at the same time on all ranks, since collective calls make ranks wait for each other.
+    prompts: equal values are equal prompts; prompt_lengths, lengths: int[N] tokens of prompt and response; budget: most tokens
+    of a micro-batch (a longer sequence gets one of its own); pair_cost: work of one query-key pair of the attention, as a
+    multiple of the rest of a token's work. Balanced by cost, the largest unit first, each to the cheapest micro-batch with room
+    (LPT, Graham 1969); micro-batches of like cost run at the same time on all ranks, since ranks wait for each other.
     """
     units = split(prompts, prompt_lengths, lengths, budget, pair_cost)
-    count = max(1, -(-sum(u.tokens for u in units) // budget))
-    while True:
-        count = -(-count // ranks) * ranks
-        batches = fill(units, budget, count)
-        if batches is not None:
-            break
-        count += 1
+    count = -(-max(1, -(-sum(u.tokens for u in units) // budget)) // ranks) * ranks
+    while (batches := fill(units, budget, count)) is None:
+        count += ranks
     batches.sort(key=lambda b: -sum(u.cost for u in b))
     return deal([[i for unit in batch for i in unit.indices] for batch in batches], ranks)
 
@@ -44,8 +41,8 @@ def packed_micro_batches(
 def split(
     prompts: Sequence[Hashable], prompt_lengths: Sequence[int], lengths: Sequence[int], budget: int, pair_cost: float
 ) -> list[Unit]:
-    """The units of all responses. A group is one, unless it exceeds a quarter of the budget, since smaller pieces fill better,
-    and four times its prompt, since each piece is another pass over that."""
+    """The units of all responses. A group is one unit, unless it exceeds a quarter of the budget, since smaller pieces fill
+    better, and four times its prompt, since each piece is another pass over the prompt."""
     groups: dict[Hashable, list[int]] = {}
     for i, prompt in enumerate(prompts):
         groups.setdefault(prompt, []).append(i)
@@ -76,32 +73,28 @@ def fill(units: Sequence[Unit], budget: int, count: int) -> list[list[Unit]] | N
         room = (tokens + unit.tokens <= budget) | (tokens == 0)
         if not room.any():
             return None
-        place = int(np.where(room, costs, np.inf).argmin())
-        batches[place].append(unit)
-        tokens[place] += unit.tokens
-        costs[place] += unit.cost
+        cheapest = int(np.where(room, costs, np.inf).argmin())
+        batches[cheapest].append(unit)
+        tokens[cheapest] += unit.tokens
+        costs[cheapest] += unit.cost
     return batches
 
 
 def deal(batches: Sequence[list[int]], ranks: int) -> list[list[list[int]]]:
-    """Micro-batches of falling cost, dealt to ranks: 0 1 1 0 0 1 ... gives each a like share of every round."""
-    shares: list[list[list[int]]] = [[] for _ in range(ranks)]
-    for start in range(0, len(batches), ranks):
-        turn = batches[start : start + ranks]
-        for share, batch in zip(shares, turn if start // ranks % 2 == 0 else turn[::-1], strict=True):
-            share.append(batch)
-    return shares
+    """Micro-batches of falling cost, a multiple of `ranks`, dealt back and forth: ranks 0 1 1 0 0 1 ... get like shares."""
+    rounds = [batches[start : start + ranks] for start in range(0, len(batches), ranks)]
+    turns = [turn[::-1] if number % 2 else turn for number, turn in enumerate(rounds)]
+    return [list(share) for share in zip(*turns, strict=True)]
 
 
 def padded_micro_batches(lengths: Sequence[int], budget: int, ranks: int = 1) -> list[list[list[int]]]:
-    """As above for models that cannot be packed. lengths: int[N] tokens of prompt and response.
+    """For each rank its padded micro-batches, each a list of indices into `lengths` (int[N], tokens of prompt and response).
 
-    A micro-batch of B rows padded to its longest costs B * longest tokens, at most `budget` (a single longer sequence gets one
-    of its own). Sequences of like length go together, so little is padding.
+    A micro-batch costs at most `budget` tokens, padding included (a longer sequence gets one of its own). Sequences of like
+    length go together, so little is padding.
     """
-    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     batches: list[list[int]] = []
-    for i in order:
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         # In falling order the first of a batch is its longest.
         if not batches or lengths[batches[-1][0]] * (len(batches[-1]) + 1) > budget:
             batches.append([])

@@ -1,17 +1,20 @@
 """What a run will need, from its config and the model's config alone: `train.py --dry-run`. Pure arithmetic, no weights.
 
-Memory is in GiB a GPU. Weights, optimizer, gradients and the reduce bucket are exact counts; gathered weights are what
-DeepSpeed allows itself at most; activations are what autograd keeps of Llama- and Qwen-like layers, logits an estimate of the
-right size. Not counted: the CUDA context, NCCL's buffers, gaps between allocations. An optimizer that the launcher offloads is
-counted as if it were not.
-Constants: bfloat16 2 bytes, float32 4; AdamW two float32 moments (Rajbhandari et al. 2020, "ZeRO").
+Memory is in GiB a GPU. Weights, optimizer (AdamW's two float32 moments: Rajbhandari et al. 2020, "ZeRO"), gradients and the
+reduce bucket are exact; gathered weights are the most that DeepSpeed allows itself; activations are what autograd keeps of
+Llama- and Qwen-like layers; logits are an estimate. Not counted: the CUDA context, NCCL's buffers, fragmentation. An optimizer
+that the launcher offloads is counted as if it were not.
 """
 
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
+import torch
+from transformers import AutoModelForCausalLM
+
 from minirl.config.options import Config
+from minirl.policy.logprobs import LOGITS_CHUNK
 
 GIB = 2**30
 # DeepSpeed's defaults, which configs/accelerate/ leaves: elements of reduce_bucket_size and stage3_max_live_parameters.
@@ -20,8 +23,8 @@ REDUCE_BUCKET, LIVE_PARAMETERS = 500_000_000, 1_000_000_000
 
 @dataclass(frozen=True)
 class Model:
-    """The sizes that matter, read off a transformers config. parameters: all of them, tied ones once; mlp: width of a layer's
-    MLP; head_norms: whether queries and keys are normalised."""
+    """Sizes of a model. parameters: all of them, tied ones once; mlp: width of a layer's MLP; head_norms: whether queries and
+    keys are normalised."""
 
     parameters: int
     layers: int
@@ -36,19 +39,20 @@ class Model:
 
 def measure(config: Any) -> Model:
     """The sizes of the model that a transformers config describes, by building it without memory."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     heads = config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    parameters = sum(p.numel() for p in model.parameters())
-    mlp = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
-    head_norms = any("q_norm" in name for name, _ in model.named_parameters())
-    sizes = (config.num_hidden_layers, config.hidden_size, config.vocab_size, heads, kv_heads, head_dim, mlp, head_norms)
-    return Model(parameters, *sizes)
+    return Model(
+        parameters=sum(p.numel() for p in model.parameters()),
+        layers=config.num_hidden_layers,
+        hidden=config.hidden_size,
+        vocabulary=config.vocab_size,
+        heads=heads,
+        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        mlp=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
+        head_norms=any("q_norm" in name for name, _ in model.named_parameters()),
+    )
 
 
 def kept_by_layer(model: Model, half: bool, autocast: bool) -> int:
@@ -90,34 +94,32 @@ def memory(config: Config, model: Model, longest: int) -> dict[str, float]:
     ZeRO shards the optimizer and master weights from stage 1, gradients from 2, weights from 3. From stage 1 on gradients go
     through a bucket of fixed size; in stage 3 whole weights are gathered around their use, some ahead of it.
     """
-    p, n, z, gpus = config.plan, model.parameters, config.plan.zero, config.plan.gpus
-    half = config.model.dtype == "bfloat16"
-    compute = 2 if half and z is not None else 4
+    n, stage, v = model.parameters, -1 if config.plan.zero is None else config.plan.zero, config.rollout.vllm
+    half, deepspeed = config.model.dtype == "bfloat16", stage >= 0
+    autocast = half and not deepspeed
+    compute = 2 if half and deepspeed else 4  # bytes a weight
     tokens = max(config.optimizer.micro_batch_tokens, longest)
 
-    def shard(stage: int) -> int:
-        return gpus if z is not None and z >= stage else 1
+    def sharded(size: int, least: int) -> float:
+        return size / (config.plan.gpus if stage >= least else 1)
 
-    autocast = half and z is None
     layer = kept_by_layer(model, half, autocast)
-    states = model.layers * model.hidden * (2 if half and not autocast else 4)  # of recomputed layers only their inputs
-    activations = tokens * (states + layer if config.model.gradient_checkpointing else model.layers * layer)
-    logits = 3 * 4 * min(tokens * model.vocabulary, 2**26)
+    layers = model.layers * (model.hidden * compute if config.model.gradient_checkpointing else layer)
+    recomputed = layer if config.model.gradient_checkpointing else 0
     parts = {
-        "weights": n * compute / shard(3),
-        "master weights": n * 4 / shard(1) if compute == 2 else 0,
-        "optimizer": n * 8 / shard(1),
-        "gradients": n * (4 if z is not None and z >= 2 else compute) / shard(2),  # summed in float32 there
-        "reduce bucket": REDUCE_BUCKET * compute if z is not None and z >= 1 else 0,
-        "gathered weights": min(n, LIVE_PARAMETERS) * compute if z == 3 else 0,
+        "weights": sharded(n * compute, 3),
+        "master weights": sharded(n * 4, 1) if compute == 2 else 0,
+        "optimizer": sharded(n * 8, 1),
+        "gradients": sharded(n * (4 if stage >= 2 else compute), 2),  # summed in float32 there
+        "reduce bucket": REDUCE_BUCKET * compute if stage >= 1 else 0,
+        "gathered weights": min(n, LIVE_PARAMETERS) * compute if stage == 3 else 0,
         "reference": n * (2 if half else 4) if config.algorithm.kl_coef > 0 else 0,
-        "activations": activations + (2 * n if autocast else 0),  # with the weights' casts
-        "logits": logits,
+        "activations": tokens * (layers + recomputed) + (2 * n if autocast else 0),  # with the weights' casts
+        "logits": 3 * 4 * min(tokens * model.vocabulary, LOGITS_CHUNK),
     }
-    result = {name: value / GIB for name, value in parts.items()}
-    v = config.rollout.vllm
+    result = {name: size / GIB for name, size in parts.items()}
     if config.rollout.engine == "vllm":
-        result["engine"] = v.gpu_memory_utilization * p.gpu_gib
+        result["engine"] = v.gpu_memory_utilization * config.plan.gpu_gib
         result["engine weights"] = n * (2 if half else 4) / v.tensor_parallel / GIB
         result["KV cache"] = result["engine"] - result["engine weights"]
     return result
@@ -125,34 +127,31 @@ def memory(config: Config, model: Model, longest: int) -> dict[str, float]:
 
 def kv_tokens(parts: dict[str, float], config: Config, model: Model) -> int:
     """Tokens that the engine's KV cache holds."""
-    a_token = 2 * model.layers * model.kv_heads * model.head_dim * (2 if config.model.dtype == "bfloat16" else 4)
-    return int(parts["KV cache"] * GIB * config.rollout.vllm.tensor_parallel / a_token)
+    token_bytes = 2 * model.layers * model.kv_heads * model.head_dim * (2 if config.model.dtype == "bfloat16" else 4)
+    return max(0, int(parts["KV cache"] * GIB * config.rollout.vllm.tensor_parallel / token_bytes))
 
 
 def report(config: Config, model: Model) -> list[str]:
-    """Lines for people, with a warning where it cannot fit."""
-    longest = config.data.max_prompt_tokens + config.rollout.max_response_tokens
+    """Lines for people, with a warning where memory does not suffice."""
+    longest, p = config.data.max_prompt_tokens + config.rollout.max_response_tokens, config.plan
     parts = memory(config, model, longest)
-    p = config.plan
-    states = sum(parts[k] for k in ("weights", "master weights", "optimizer", "gradients", "reduce bucket", "reference"))
-    training = states + parts["gathered weights"] + parts["activations"] + parts["logits"]
     engine = parts.get("engine", 0.0)
-    zero = "no ZeRO" if p.zero is None else f"ZeRO-{p.zero}"
+    updating = sum(parts.values()) - sum(parts.get(name, 0.0) for name in ("engine", "engine weights", "KV cache"))
+    sampling = updating - sum(parts[name] for name in ("gathered weights", "activations", "logits")) + engine
+    asleep = engine and config.rollout.vllm.sleep
+    peak = max(updating, sampling) if asleep else updating + engine
     shown = ", ".join(f"{name} {value:.1f}" for name, value in parts.items() if value)
     lines = [
         f"model {model.parameters / 1e9:.3f}B parameters, {model.layers} layers of {model.hidden}, vocabulary "
         f"{model.vocabulary:,}",
-        f"memory, GiB a GPU, {p.gpus} GPUs of {p.gpu_gib:g} GiB with {zero}: {shown}",
+        f"memory, GiB a GPU, {p.gpus} GPUs of {p.gpu_gib:g} GiB with {'no ZeRO' if p.zero is None else f'ZeRO-{p.zero}'}: "
+        f"{shown}",
+        f"peak {peak:.1f} GiB without CUDA's and NCCL's own: updating {updating:.1f}, "
+        f"{f'sampling {sampling:.1f}' if asleep else f'engine {engine:.1f}'}",
     ]
-    asleep = engine and config.rollout.vllm.sleep
-    peak = max(training, states + engine) if asleep else training + engine
-    sampling = f", sampling {states + engine:.1f}" if asleep else f", engine {engine:.1f}"
-    lines.append(f"peak {peak:.1f} GiB without CUDA's and NCCL's own: updating {training:.1f}{sampling}")
     if engine:
         held = kv_tokens(parts, config, model)
-        lines.append(
-            f"KV cache {max(0, held):,} tokens: {max(0, held) // longest:,} of the longest sequences ({longest:,}) at once"
-        )
+        lines.append(f"KV cache {held:,} tokens: {held // longest:,} of the longest sequences ({longest:,}) at once")
         if held < longest:
             lines.append(
                 f"WARNING: the KV cache cannot hold one sequence of {longest:,} tokens: raise "

@@ -2,29 +2,36 @@
 the code asks which."""
 
 import contextlib
-import os
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from math import cos, pi
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from minirl.config.options import Config, OptimizerConfig
-from minirl.policy.attention import Padded, Varlen
-from minirl.policy.logprobs import LogprobHead, why_not_packed
+from minirl.policy.attention import Layout, Padded
+from minirl.policy.logprobs import LogprobHead
 from minirl.policy.micro_batches import MicroBatch, packed_micro_batch, padded_micro_batch
-from minirl.policy.model import compile_layers, load_model, model_plan, with_exact_frequencies
+from minirl.policy.model import (
+    choose_deterministic_kernels,
+    compile_layers,
+    load_model,
+    model_plan,
+    pair_cost,
+    with_exact_frequencies,
+    write_model,
+)  # fmt: skip
 from minirl.policy.packing import packed_micro_batches, padded_micro_batches
+from minirl.policy.packing_trial import why_not_packed
 from minirl.rollout.types import Rollout
 from minirl.utils.console import say
 from minirl.utils.distributed import Ranks
-from minirl.utils.errors import ConfigError, RunError
+from minirl.utils.errors import RunError, require
 from minirl.utils.memory import memory_suffices
 
 # Weights that are gathered at once for the sampling engine or for export: a bound of its extra memory.
@@ -32,89 +39,112 @@ BUCKET_BYTES = 512 * 2**20
 
 
 class Policy:
-    """The model being trained, its optimizer, and the frozen starting model where a KL to it is asked for."""
+    """The model being trained, its optimizer, and the frozen starting model where a KL to it is asked for.
+
+    version: optimizer steps so far; nonfinite: optimizer steps in a row that were skipped because their gradient was not
+    finite; packs: whether micro-batches are packed; pair_cost: work of a query-key pair of the attention, as a multiple of the
+    rest of a token's work; autocast: makes the context in which the model computes.
+    """
 
     def __init__(self, config: Config, ranks: Ranks, vocabulary: int) -> None:
         """vocabulary: ids below it belong to the tokenizer; the model's further rows are padding and get no probability.
 
         RunError, with the arithmetic of the plan, when memory does not suffice.
         """
-        if ranks.zero == 3 and config.rollout.engine == "transformers":
-            raise ConfigError(
-                "rollout.engine=transformers cannot sample from weights that ZeRO-3 has sharded: set rollout.engine=vllm or "
-                "use ZeRO-2"
-            )
-        if ranks.zero == 3 and config.model.compile_layers:
-            raise ConfigError(
-                "model.compile_layers=true cannot compile across the hooks by which ZeRO-3 gathers the weights of a layer: set "
-                "it to false or use ZeRO-2"
-            )
-        with memory_suffices(lambda: "loading the model", lambda: " | ".join(model_plan(config, ranks))):
-            self._load(config, ranks, vocabulary)
-
-    def _load(self, config: Config, ranks: Ranks, vocabulary: int) -> None:
-        self.config, self.ranks = config, ranks
-        self.version = 0  # optimizer steps so far
-        self.nonfinite = 0  # optimizer steps in a row that were skipped because their gradient was not finite
-        self.micro: MicroBatch | None = None  # the one in work, for the message when memory does not suffice
-        if ranks.zero is None and config.model.dtype == "bfloat16":
-            self.autocast = lambda: torch.autocast(ranks.device.type, dtype=torch.bfloat16)
-        else:
-            self.autocast = contextlib.nullcontext  # type: ignore[assignment]  # DeepSpeed holds bfloat16 copies itself
+        require(
+            ranks.zero != 3 or config.rollout.engine != "transformers",
+            "rollout.engine=transformers cannot sample from weights that ZeRO-3 has sharded: set rollout.engine=vllm or use "
+            "ZeRO-2",
+        )
+        require(
+            ranks.zero != 3 or not config.model.compile_layers,
+            "model.compile_layers=true cannot compile across the hooks by which ZeRO-3 gathers the weights of a layer: set it "
+            "to false or use ZeRO-2",
+        )
+        self.config, self.ranks, self.version, self.nonfinite = config, ranks, 0, 0
+        self.micro: MicroBatch | None = None  # the one being computed, for the message when memory does not suffice
+        # DeepSpeed holds bfloat16 copies of the weights itself.
+        half = config.model.dtype == "bfloat16" and ranks.zero is None
+        self.autocast: Callable[[], Any] = partial(torch.autocast, ranks.device.type, torch.bfloat16, enabled=half)
         if config.run.deterministic:
-            os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # read at the first matrix product
-            os.environ["FLASH_ATTENTION_DETERMINISTIC"] = "1"  # read by transformers
-            torch.backends.cudnn.deterministic = True
-            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # no one reads it
-        self.model = load_model(config.model)
-        self.vocabulary = vocabulary = min(vocabulary, self.model.config.vocab_size)
-        if config.model.gradient_checkpointing:
-            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            choose_deterministic_kernels()
+        with memory_suffices(lambda: ("loading the model", " | ".join(model_plan(config, ranks)))):
+            self.model = load_model(config.model)
+            if config.model.gradient_checkpointing:
+                self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            self.vocabulary = min(vocabulary, self.model.config.vocab_size)
+            self.pair_cost = pair_cost(self.model)
+            self.head, self.optimizer = self._prepare()
+            self.packs = self._can_be_packed()
+            if config.model.compile_layers:
+                compile_layers(self.model)
+            self.reference = self._load_reference() if config.algorithm.kl_coef > 0 else None
+
+    def _prepare(self) -> tuple[Any, torch.optim.Optimizer]:
+        """The log-prob head and its optimizer, as the launcher asks: plain, DDP or a DeepSpeed engine."""
+        config, ranks, o = self.config, self.ranks, self.config.optimizer
         compiled = config.model.compile and ranks.device.type == "cuda"
         bonus = config.algorithm.entropy_coef > 0
-        head = LogprobHead(self.model, config.rollout.temperature, vocabulary, bonus, compiled)
-        o = config.optimizer
+        head = LogprobHead(self.model, config.rollout.temperature, self.vocabulary, bonus, compiled)
         if ranks.zero is None:
             head.to(ranks.device)
         betas = (o.betas[0], o.betas[1])
         optimizer = torch.optim.AdamW(head.parameters(), lr=o.lr, betas=betas, weight_decay=o.weight_decay, fused=True)
         if ranks.zero is None:
-            self.head, self.optimizer = ranks.accelerator.prepare_model(head), optimizer
-        else:
-            ranks.accelerator.state.deepspeed_plugin.deepspeed_config.update(
-                train_micro_batch_size_per_gpu=1,  # micro-batches and their weights are counted here, not there
-                gradient_clipping=o.max_grad_norm,
-                zero_allow_untested_optimizer=True,
-                zero_force_ds_cpu_optimizer=False,  # torch's AdamW needs no compiler
-                # Sums over many micro-batches in bfloat16 would lose the small ones; stages 0 and 1 refuse or change optimizer.
-                **({"data_types": {"grad_accum_dtype": "fp32"}} if ranks.zero >= 2 else {}),
-                steps_per_print=10**9,
-            )
-            self.head, self.optimizer = ranks.accelerator.prepare(head, optimizer)
-        c = self.model.config
-        width = c.num_attention_heads * (getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads)
-        parameters = sum(getattr(p, "ds_numel", p.numel()) for p in self.model.parameters())
-        self.pair_cost = 2 * c.num_hidden_layers * width / parameters  # 4 operations a pair and layer, 2 a token and parameter
-        self.packs = config.model.attention == "packed"
-        if self.packs and (reason := self._why_not_packed()):
-            self.packs = False
-            self.model.set_attn_implementation("sdpa")
-            if ranks.main:
-                say(f"{type(self.model).__name__} cannot be packed ({reason}): its micro-batches are padded instead")
-        if config.model.compile_layers:
-            compile_layers(self.model)
-        self.reference: LogprobHead | None = None
-        if config.algorithm.kl_coef > 0:
-            # Whole on every rank, in the compute precision: it takes no part in the training that ZeRO shards.
-            unset_hf_deepspeed_config()
-            frozen = load_model(config.model)
-            dtype = torch.bfloat16 if ranks.zero is not None and config.model.dtype == "bfloat16" else torch.float32
-            frozen = with_exact_frequencies(frozen.to(ranks.device, dtype).requires_grad_(False).eval())
-            frozen.set_attn_implementation(self.model.config._attn_implementation)
-            self.reference = LogprobHead(frozen, config.rollout.temperature, vocabulary, False)
+            return ranks.accelerator.prepare_model(head), optimizer
+        ranks.accelerator.state.deepspeed_plugin.deepspeed_config.update(
+            train_micro_batch_size_per_gpu=1,  # micro-batches and their weights are counted here, not there
+            gradient_clipping=o.max_grad_norm,
+            zero_allow_untested_optimizer=True,
+            zero_force_ds_cpu_optimizer=False,  # torch's AdamW needs no compiler
+            # Sums over many micro-batches in bfloat16 would lose the small ones; stages 0 and 1 refuse or change optimizer.
+            **({"data_types": {"grad_accum_dtype": "fp32"}} if ranks.zero >= 2 else {}),
+            steps_per_print=10**9,
+        )
+        return ranks.accelerator.prepare(head, optimizer)
 
-    def micro_batches(self, rollouts: Sequence[Rollout]) -> Iterator[MicroBatch]:
-        """This rank's share of `rollouts`, which every rank passes in the same order; as many micro-batches on each rank."""
+    def _can_be_packed(self) -> bool:
+        """Whether the config asks for packing and the model allows it; where it does not, its attention becomes sdpa."""
+        if self.config.model.attention != "packed":
+            return False
+        if self.model.config._attn_implementation == "packed":
+            tolerance = 1e-3 if self.config.model.dtype == "float32" else 0.5  # nats; a trained model in bfloat16: 0.19
+            self.head.eval()
+            pack = partial(packed_micro_batch, device=self.ranks.device, layout=self._layout())
+            reason = why_not_packed(lambda batch: self.logprobs(batch)[0], pack, self.model.config, tolerance)
+        else:
+            reason = "its attention is not transformers' attention interface"
+        # What one rank found holds for all: they plan their micro-batches together.
+        if (reason := self.ranks.first(reason)) is None:
+            return True
+        self.model.set_attn_implementation("sdpa")
+        if self.ranks.main:
+            say(f"{type(self.model).__name__} cannot be packed ({reason}): its micro-batches are padded instead")
+        return False
+
+    def _layout(self) -> type[Layout]:
+        """How packed attention is computed here: flash attention is for GPUs and half precision only."""
+        if self.ranks.device.type != "cuda" or self.config.model.dtype != "bfloat16":
+            return Padded
+        from minirl.policy.varlen import Varlen
+
+        return Varlen
+
+    def _load_reference(self) -> LogprobHead:
+        """The starting model, frozen, whole on every rank and in the compute precision: ZeRO has no part in it."""
+        if self.ranks.zero is not None:
+            unset_hf_deepspeed_config()
+        half = self.config.model.dtype == "bfloat16" and self.ranks.zero is not None
+        model = load_model(self.config.model).to(self.ranks.device, torch.bfloat16 if half else torch.float32)
+        model = with_exact_frequencies(model.requires_grad_(False).eval())
+        model.set_attn_implementation(self.model.config._attn_implementation)
+        return LogprobHead(model, self.config.rollout.temperature, self.vocabulary, False)
+
+    def micro_batches(self, rollouts: Sequence[Rollout]) -> list[MicroBatch]:
+        """This rank's share of `rollouts`, which every rank passes in the same order; as many micro-batches on each rank.
+
+        All are made here, so that nothing is copied to the device between forward passes.
+        """
         budget, prompts = self.config.optimizer.micro_batch_tokens, [len(r.prompt_ids) for r in rollouts]
         lengths = [r.length for r in rollouts]
         if self.packs:
@@ -122,59 +152,45 @@ class Policy:
             shares = packed_micro_batches(same, prompts, lengths, budget, self.ranks.size, self.pair_cost)
         else:
             shares = padded_micro_batches([p + n for p, n in zip(prompts, lengths, strict=True)], budget, self.ranks.size)
-        for indices in shares[self.ranks.rank]:
-            self.micro = self.micro_batch(rollouts, indices)
-            yield self.micro
+        return [self.micro_batch(rollouts, indices) for indices in shares[self.ranks.rank]]
 
     def micro_batch(self, rollouts: Sequence[Rollout], indices: list[int]) -> MicroBatch:
         """The rollouts at `indices`, packed where the model can be."""
-        if not self.packs:
-            return padded_micro_batch(rollouts, indices, self.ranks.device)
-        # Flash attention knows half precision only.
-        varlen = self.ranks.device.type == "cuda" and self.config.model.dtype == "bfloat16"
-        return packed_micro_batch(rollouts, indices, self.ranks.device, Varlen if varlen else Padded)
+        if self.packs:
+            return packed_micro_batch(rollouts, indices, self.ranks.device, self._layout())
+        return padded_micro_batch(rollouts, indices, self.ranks.device)
 
-    def _why_not_packed(self) -> str | None:
-        if self.model.config._attn_implementation != "packed":
-            return "its attention is not transformers' attention interface"
-        tolerance = 1e-3 if self.config.model.dtype == "float32" else 0.5  # nats; a trained model in bfloat16: 0.19
-        self.head.eval()
-        found = why_not_packed(lambda batch: self._score(self.head, batch)[0], self.micro_batch, self.model.config, tolerance)
-        # What one rank found holds for all: they make their micro-batches together.
-        return self.ranks.first(found)
-
-    def logprobs(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
-        """(float[T] log-probs with gradient, float[T] entropies) of the response tokens, nats."""
-        return self._score(self.head, batch)
-
-    def _score(self, head: Any, batch: MicroBatch, entropy: bool = True) -> tuple[Tensor, Tensor]:
+    def logprobs(self, batch: MicroBatch, entropy: bool = True, head: Any = None) -> tuple[Tensor, Tensor]:
+        """(float[T] log-probs with gradient, float[T] entropies, zeros unless `entropy`) of the response tokens, nats. head: of
+        another model than the policy's."""
         with self.autocast():
-            return head(batch.inputs, batch.logit_index, batch.targets, entropy)
+            return (self.head if head is None else head)(batch.inputs, batch.logit_index, batch.targets, entropy)
 
     @torch.no_grad()
     def compute_logprobs(self, rollouts: Sequence[Rollout], old: bool, entropy: bool = False) -> None:
-        """Fills in the reference's log-probs where there is a reference, the policy's own if `old`, and with them its entropies
-        if `entropy`."""
+        """Sets the rollouts' log-probs: of the reference where there is one, of the policy if `old`, then also its entropies if
+        `entropy`."""
         if not rollouts or not (old or self.reference):
             return
         self.head.eval()
-        scored: list[tuple[int, Any, Any, Any]] = []
+        computed: list[tuple[int, Any, Any, Any]] = []
         for batch in self.micro_batches(rollouts):
+            self.micro = batch
             columns: list[Any] = [[None] * len(batch.indices)] * 3
             if old:
-                columns[0], columns[1] = (batch.split(x) for x in self._score(self.head, batch, entropy))
+                columns[0], columns[1] = (batch.split(x) for x in self.logprobs(batch, entropy))
             if self.reference is not None:
-                columns[2] = batch.split(self._score(self.reference, batch, False)[0])
-            scored += zip(batch.indices, *columns, strict=True)
-        for i, old_logprobs, entropies, reference in self.ranks.gather(scored):
+                columns[2] = batch.split(self.logprobs(batch, False, self.reference)[0])
+            computed += zip(batch.indices, *columns, strict=True)
+        for i, old_logprobs, entropies, ref_logprobs in self.ranks.gather(computed):
             r = rollouts[i]
-            r.ref_logprobs, r.old_logprobs = reference, old_logprobs
+            r.old_logprobs, r.ref_logprobs = old_logprobs, ref_logprobs
             r.entropies = entropies if entropy else None
 
     def accumulate(self, loss: Tensor) -> None:
         """Adds the gradient of a micro-batch's share of the mini-batch loss (a sum over tokens that are already weighted)."""
-        # DDP and ZeRO average over ranks; the weights want the sum. A loss that is not finite makes every gradient NaN, so that
-        # all ranks learn of it where they exchange gradients, and skip the step together.
+        # DDP and ZeRO average over ranks; the token weights expect the sum. A loss that is not finite makes every gradient NaN,
+        # so that all ranks learn of it where they exchange gradients, and skip the step together.
         loss = loss * torch.where(loss.detach().isfinite(), float(self.ranks.size), torch.nan)
         if self.ranks.zero is None:
             loss.backward()
@@ -183,15 +199,15 @@ class Policy:
 
     def gradient_steps(self, rollouts: Sequence[Rollout], weights: Sequence[float] | None = None) -> Iterator[MicroBatch]:
         """This rank's micro-batches of one optimizer step over `rollouts`; ranks exchange gradients on the last one only
-        (ZeRO-2 and -3 on each). weights: of each token of a response, one a rollout; with them a micro-batch carries all that
-        the loss reads."""
+        (ZeRO-2 and -3 on each). weights: of the tokens of each rollout; with them a micro-batch carries all that the loss
+        reads."""
         self.head.train()
-        batches = list(self.micro_batches(rollouts))
+        batches = self.micro_batches(rollouts)
         if weights is not None:
             for batch in batches:
                 batch.add_loss_inputs(weights)
-        for i, batch in enumerate(batches):
-            self.micro, last = batch, i + 1 == len(batches)
+        for batch in batches:
+            self.micro, last = batch, batch is batches[-1]
             if self.ranks.zero is not None:
                 self.head.set_gradient_accumulation_boundary(last)
             quiet = isinstance(self.head, torch.nn.parallel.DistributedDataParallel) and not last
@@ -230,7 +246,7 @@ class Policy:
         if not np.isfinite(norm) and not self.head.optimizer.overflow:
             raise RunError(
                 f"the gradient norm is {norm} at optimizer step {self.version + 1} and DeepSpeed took the step: "
-                "the weights are spoilt; start the same command again to go on from the last checkpoint, with DeepSpeed 0.19.8"
+                "the weights are spoilt; start the same command again to resume from the last checkpoint, with DeepSpeed 0.19.8"
             )
         return norm
 
@@ -241,7 +257,7 @@ class Policy:
         # Only here: an engine in the same process may need kernels that have no deterministic form.
         torch.use_deterministic_algorithms(self.config.run.deterministic)
         try:
-            with memory_suffices(self._in_work, self._smaller):
+            with memory_suffices(self._explain_memory):
                 yield
         except Exception as error:
             if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
@@ -252,17 +268,15 @@ class Policy:
         finally:
             torch.use_deterministic_algorithms(False)
 
-    def _in_work(self) -> str:
-        rows, tokens = (len(self.micro.rollouts), self.micro.inputs["input_ids"].numel()) if self.micro else (0, 0)
-        budget = self.config.optimizer.micro_batch_tokens
-        return f"a micro-batch of {rows} sequences, {tokens} tokens as computed (optimizer.micro_batch_tokens={budget})"
-
-    def _smaller(self) -> str:
-        if self.micro and len(self.micro.rollouts) > 1:
-            longest = max(len(r.prompt_ids) + r.length for r in self.micro.rollouts)
-            budget = max(self.micro.inputs["input_ids"].numel() // 2, longest)
-            return f"set optimizer.micro_batch_tokens={budget} and start the same command again"
-        return (
+    def _explain_memory(self) -> tuple[str, str]:
+        """The micro-batch for which memory did not suffice, and what to set so that it will."""
+        rollouts, tokens = (self.micro.rollouts, self.micro.inputs["input_ids"].numel()) if self.micro else ([], 0)
+        budget = f"optimizer.micro_batch_tokens={self.config.optimizer.micro_batch_tokens}"
+        work = f"a micro-batch of {len(rollouts)} sequences, {tokens} tokens as computed ({budget})"
+        if len(rollouts) > 1:
+            half = max(tokens // 2, *(len(r.prompt_ids) + r.length for r in rollouts))
+            return work, f"set optimizer.micro_batch_tokens={half} and start the same command again"
+        return work, (
             "one sequence alone is too much: set model.gradient_checkpointing=true, lower rollout.max_response_tokens "
             "or rollout.vllm.gpu_memory_utilization, or use more GPUs with ZeRO-3"
         )
@@ -300,16 +314,7 @@ class Policy:
             if folder is not None:
                 state.update((name, tensor.detach().cpu().clone()) for name, tensor in bucket)
         if folder is not None:
-            temporary = folder.with_name(f"{folder.name}.tmp")
-            try:
-                shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed here
-                self.model.save_pretrained(temporary, state_dict=state)
-                tokenizer.save_pretrained(temporary)
-                shutil.rmtree(folder, ignore_errors=True)  # of a run that has gone on
-                temporary.rename(folder)
-            except (OSError, SafetensorError) as error:
-                shutil.rmtree(temporary, ignore_errors=True)
-                raise RunError(f"cannot write {folder}: {error}; mend that and start the same command again") from error
+            write_model(self.model, state, folder, tokenizer)
 
 
 def learning_rate(step: int, config: OptimizerConfig, steps: int) -> float:

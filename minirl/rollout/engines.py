@@ -1,9 +1,10 @@
-"""The engine that a config names, and the tokens at which it ends a response."""
+"""Builds the engine that a config names, and finds the tokens at which it ends a response."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from minirl.rollout.types import Engine
+from minirl.config.options import Config
+from minirl.rollout.types import Engine, EnginePolicy
 
 
 def stop_ids(tokenizer: Any, generation_config: Any, stop: Sequence[str]) -> list[int]:
@@ -23,15 +24,15 @@ def stop_ids(tokenizer: Any, generation_config: Any, stop: Sequence[str]) -> lis
     return sorted(ids)
 
 
-def build_engine(config: Any, policy: Any, tokenizer: Any, longest_prompt: int) -> Engine:
-    """The engine that `rollout.engine` names, holding the policy's weights."""
-    ends = stop_ids(tokenizer, policy.model.generation_config, config.rollout.stop)
-    if config.rollout.engine == "vllm":
+def build_engine(config: Config, policy: EnginePolicy, tokenizer: Any, longest_prompt: int) -> Engine:
+    """The engine that `rollout.engine` names, holding the policy's weights. longest_prompt: tokens."""
+    ends, rollout = stop_ids(tokenizer, policy.model.generation_config, config.rollout.stop), config.rollout
+    if rollout.engine == "vllm":
         from minirl.rollout.vllm import VllmEngine
 
         return VllmEngine(config, policy, ends, longest_prompt)
     from minirl.rollout.hf import TransformersEngine
 
-    engine = TransformersEngine(policy.model, ends, 0, policy.vocabulary, config.rollout.max_sequences, policy.autocast)
+    engine = TransformersEngine(policy.model, ends, policy.vocabulary, rollout.max_sequences, policy.autocast)
     engine.sync(policy)
     return engine

@@ -1,12 +1,13 @@
 """The engine without vLLM: transformers with a KV cache, in batches, on the trainer's own weights. For CPUs and debugging.
 
-It samples by inverting the cumulative distribution with one uniform number a (prompt seed, sample, position). So a response
-does not depend on which others share its batch or on how many ranks there are, up to floating-point ties.
+It samples by inverting the cumulative distribution with one uniform number for each prompt seed, completion and position. So a
+response does not depend on which others share its batch or on how many ranks there are, up to floating-point ties.
 """
 
-import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -16,18 +17,17 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from minirl.rollout.types import LENGTH, STOP, Completion, SamplingParams
-from minirl.utils.errors import RunError
-from minirl.utils.memory import is_out_of_memory
+from minirl.rollout.types import LENGTH, STOP, Completion, EnginePolicy, SamplingParams
+from minirl.utils.memory import memory_suffices
 
 ROOM = 256  # response tokens that a cache has room for before it is copied into one of twice the size
 
 
 class GrowingLayer(DynamicLayer):
-    """A cache layer with room to spare: a token is written into its place; transformers' own copies all those before it."""
+    """A cache layer with room to spare: adding a token writes that token; transformers' own layer copies all earlier ones."""
 
     def __init__(self, room: int) -> None:
-        """room: tokens to begin with."""
+        """room: tokens that it can hold before it grows."""
         super().__init__()
         self.room, self.length = room, 0
 
@@ -64,89 +64,77 @@ class GrowingLayer(DynamicLayer):
 class TransformersEngine:
     """Samples from `model`, a transformers causal language model, which it shares with the trainer: no weights to push.
 
-    stop_ids: token ids that end a response; pad_id: any id, never seen by the model's attention; vocabulary: ids from there on
-    belong to no token (padded embeddings) and are never sampled; max_sequences: rows decoded at once; autocast: makes the
-    context in which the trainer runs the model, so that both compute in the same precision.
+    stop_ids: token ids that end a response; vocabulary: ids from there on belong to no token (padded embeddings) and are never
+    sampled; max_sequences: rows decoded at once; autocast: makes the context in which the trainer runs the model, so that both
+    compute in the same precision.
     """
 
     def __init__(
-        self, model: Any, stop_ids: Sequence[int], pad_id: int, vocabulary: int, max_sequences: int,
-        autocast: Callable[[], Any] = contextlib.nullcontext,
+        self, model: Any, stop_ids: Sequence[int], vocabulary: int, max_sequences: int,
+        autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:  # fmt: skip
-        self.model, self.pad_id, self.vocabulary, self.max_sequences = model, pad_id, vocabulary, max_sequences
-        self.autocast = autocast
+        self.model, self.vocabulary, self.max_sequences, self.autocast = model, vocabulary, max_sequences, autocast
         self.stop_ids = torch.tensor(sorted(stop_ids))
         # Its name from transformers 5.24 on, and the one before.
         self.cache = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
         self.version, self.ranks_per_engine = 0, 1
         self.progress: Callable[[int], None] = lambda tokens: None
 
-    def sync(self, policy: Any) -> None:
+    def sync(self, policy: EnginePolicy) -> None:
         """The weights are the policy's own: only its version is new."""
         self.version = policy.version
 
     def sleep(self) -> None:
-        """Nothing to give up."""
+        """Nothing to free: the weights are the trainer's."""
 
     def generate(
-        self, prompts: Sequence[list[int]], sampling: SamplingParams, seeds: Sequence[int], keep: int | None = None
+        self, prompts: Sequence[list[int]], params: SamplingParams, seeds: Sequence[int], keep: int | None = None
     ) -> Iterator[tuple[int, list[Completion]]]:
-        """See `Engine.generate`. Prompts of like length share a batch; a batch's groups come when all of it is finished.
+        """See `Engine.generate`. Prompts of like length share a batch, and a batch's groups come when all of it is finished.
 
-        Each batch keeps its share of `keep`: those after the first are not later because they are longer.
+        Each batch keeps its share of `keep`: the groups of a later one finish later for another reason than their length.
         """
         self.model.eval()
         order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
-        width = max(1, self.max_sequences // sampling.n)
+        keep = len(order) if keep is None else keep
+        width = max(1, self.max_sequences // params.n)
         for start in range(0, len(order), width):
             batch = sorted(order[start : start + width])
-            share = len(batch)
-            if keep is not None:
-                share = (start + len(batch)) * keep // len(order) - start * keep // len(order)
-            try:
-                groups = self._batch([prompts[i] for i in batch], sampling, [seeds[i] for i in batch], share)
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                fewer = f"set rollout.max_sequences={len(batch) // 2 * sampling.n}"
-                if len(batch) == 1:
-                    fewer = "lower rollout.group_size or rollout.max_response_tokens"
-                raise RunError(
-                    f"out of memory while sampling {len(batch) * sampling.n} sequences at once: "
-                    f"{' '.join(str(error).split())[:200]}; {fewer}"
-                ) from error
-            yield from ((batch[place], samples) for place, samples in groups)
+            share = (start + len(batch)) * keep // len(order) - start * keep // len(order)
+            with memory_suffices(partial(explain_memory, len(batch), params.n)):
+                groups = self._batch([prompts[i] for i in batch], params, [seeds[i] for i in batch], share)
+            yield from ((batch[i], completions) for i, completions in groups)
 
     @torch.no_grad()
     def _batch(
-        self, prompts: list[list[int]], sampling: SamplingParams, seeds: list[int], wanted: int
+        self, prompts: list[list[int]], params: SamplingParams, seeds: list[int], wanted: int
     ) -> list[tuple[int, list[Completion]]]:
-        """(place in `prompts`, samples) of the `wanted` groups that finish first."""
+        """(index in `prompts`, completions) of the `wanted` groups that finish first."""
         if not wanted:
             return []
-        device, n = self.model.device, sampling.n
+        device, n = self.model.device, params.n
         stop_ids = self.stop_ids.to(device)
         longest = max(map(len, prompts))
-        ids = torch.tensor([[self.pad_id] * (longest - len(p)) + p for p in prompts], device=device)
+        ids = torch.tensor([[0] * (longest - len(p)) + p for p in prompts], device=device)
         mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=device)
         cache = DynamicCache(config=self.model.config)
-        room = longest + min(sampling.max_tokens, ROOM)
+        room = longest + min(params.max_tokens, ROOM)
         cache.layers = [GrowingLayer(room) if type(layer) is DynamicLayer else layer for layer in cache.layers]
-        # The prompt is run once and its cache copied to the n samples.
+        # The prompt is run once and its cache copied to the n completions.
         logits = self._forward(ids, mask, (mask.cumsum(-1) - 1).clamp(min=0), cache).repeat_interleave(n, 0)
         cache.batch_repeat_interleave(n)
         mask = mask.repeat_interleave(n, 0)
         position = mask.sum(-1, keepdim=True)
 
         rows = len(prompts) * n
-        uniform = torch.from_numpy(uniforms(seeds, n, sampling.max_tokens)).to(device)
-        tokens = torch.full((rows, sampling.max_tokens), self.pad_id, device=device)
-        logprobs = torch.zeros(rows, sampling.max_tokens, device=device)
-        lengths = self.limits(rows, sampling).to(device)
+        uniform = torch.from_numpy(uniforms(seeds, n, params.max_tokens)).to(device)
+        tokens = torch.zeros(rows, params.max_tokens, dtype=torch.long, device=device)
+        logprobs = torch.zeros(rows, params.max_tokens, device=device)
+        lengths = self.limits(rows, params).to(device)
         alive = torch.arange(rows, device=device)  # row of each sequence still in the batch
         done = torch.zeros(rows, dtype=torch.bool, device=device)
-        for t in range(sampling.max_tokens):
-            token, logprob = draw(logits, uniform[alive, t], sampling)
+        for t in range(params.max_tokens):
+            token, logprob = draw(logits, uniform[alive, t], params)
             open_rows = alive[~done]
             tokens[open_rows, t], logprobs[open_rows, t] = token[~done], logprob[~done]
             self.progress(len(open_rows))
@@ -156,7 +144,7 @@ class TransformersEngine:
             ends = lengths.view(-1, n).amax(1)  # of groups still open: their limit
             if (ends <= t + 1).sum() >= wanted:
                 break
-            if done.float().mean() > 0.25:  # copying the cache costs about as much as decoding a few dead rows
+            if done.float().mean() > 0.25:  # copying the cache costs about as much as decoding a few finished rows
                 keep = (~done).nonzero()[:, 0]
                 cache.batch_select_indices(keep)
                 alive, token, mask, position, done = alive[keep], token[keep], mask[keep], position[keep], done[keep]
@@ -167,36 +155,38 @@ class TransformersEngine:
         first = sorted(range(len(prompts)), key=ends.tolist().__getitem__)[:wanted]
         stopped = torch.isin(tokens.gather(1, lengths[:, None] - 1)[:, 0], stop_ids).tolist()
         ids_out, logprobs_out = tokens.cpu().numpy().astype(np.int32), logprobs.cpu().numpy().astype(np.float32)
-        samples = [
+        completions = [
             Completion(ids_out[i, :length].copy(), logprobs_out[i, :length].copy(), STOP if stopped[i] else LENGTH)
             for i, length in enumerate(lengths.tolist())
         ]
-        return [(place, samples[place * n : place * n + n]) for place in first]
+        return [(i, completions[i * n : i * n + n]) for i in first]
 
-    def limits(self, rows: int, sampling: SamplingParams) -> Tensor:
+    def limits(self, rows: int, params: SamplingParams) -> Tensor:
         """int[rows]: tokens after which each row is cut."""
-        return torch.full((rows,), sampling.max_tokens)
+        return torch.full((rows,), params.max_tokens)
 
     def _forward(self, ids: Tensor, mask: Tensor, position: Tensor, cache: Any) -> Tensor:
         """float[rows, V] logits of the last position."""
+        inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": position, self.cache: cache}
         with self.autocast():
-            out = self.model(
-                input_ids=ids,
-                attention_mask=mask,
-                position_ids=position,
-                **{self.cache: cache},
-                use_cache=True,
-                logits_to_keep=1,
-            )
+            out = self.model(**inputs, use_cache=True, logits_to_keep=1)
         return out.logits[:, -1, : self.vocabulary].float()
 
 
-def uniforms(seeds: Sequence[int], samples: int, tokens: int) -> np.ndarray:
-    """float64[len(seeds) * samples, tokens] in [0, 1): row (i, j) depends on (seeds[i], j) only."""
+def explain_memory(prompts: int, n: int) -> tuple[str, str]:
+    """What was being computed, and what to set, when memory does not suffice for n responses to each of some prompts."""
+    remedy = f"set rollout.max_sequences={prompts // 2 * n}"
+    if prompts == 1:
+        remedy = "lower rollout.group_size or rollout.max_response_tokens"
+    return f"sampling {prompts * n} sequences at once", remedy
+
+
+def uniforms(seeds: Sequence[int], n: int, tokens: int) -> np.ndarray:
+    """float64[len(seeds) * n, tokens] in [0, 1): row (i, j) depends on (seeds[i], j) only."""
     bits = np.random.Philox(key=0)
     generator, state = np.random.Generator(bits), bits.state
-    numbers = np.empty((len(seeds) * samples, tokens))
-    for row, (seed, j) in enumerate(product(seeds, range(samples))):
+    numbers = np.empty((len(seeds) * n, tokens))
+    for row, (seed, j) in enumerate(product(seeds, range(n))):
         # The state of a fresh Philox(key=[seed, j]), which would ask the system for entropy to no purpose.
         state["state"]["key"] = np.array([seed, j], dtype=np.uint64)
         bits.state = state
@@ -204,16 +194,16 @@ def uniforms(seeds: Sequence[int], samples: int, tokens: int) -> np.ndarray:
     return numbers
 
 
-def draw(logits: Tensor, uniform: Tensor, sampling: SamplingParams) -> tuple[Tensor, Tensor]:
+def draw(logits: Tensor, uniform: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]:
     """(int[rows] tokens, float[rows] their log-probs in nats under the distribution drawn from), from float[rows, V] logits.
 
     uniform: float64[rows] in [0, 1). Greedy tokens have log-prob 0: their distribution is one point.
     """
-    if sampling.temperature == 0:
+    if params.temperature == 0:
         return logits.argmax(-1), logits.new_zeros(len(logits))
-    logprobs = (logits / sampling.temperature).log_softmax(-1)
-    if sampling.top_k or sampling.top_p < 1:
-        logprobs = truncate(logprobs, sampling.top_k, sampling.top_p)
+    logprobs = (logits / params.temperature).log_softmax(-1)
+    if params.top_k or params.top_p < 1:
+        logprobs = truncate(logprobs, params.top_k, params.top_p)
     cumulative = logprobs.double().exp().cumsum(-1)
     # Scaled by the total, so that rounding can never push the draw past the last token with any probability.
     token = torch.searchsorted(cumulative, (uniform * cumulative[:, -1])[:, None], right=True)[:, 0]
@@ -229,6 +219,6 @@ def truncate(logprobs: Tensor, top_k: int, top_p: float) -> Tensor:
         drop[:, top_k:] = True
     if top_p < 1:
         kept = ordered.masked_fill(drop, -torch.inf).softmax(-1)
-        drop |= kept.cumsum(-1) - kept >= top_p  # a token goes when those before it already reach top_p
+        drop |= kept.cumsum(-1) - kept >= top_p  # a token is dropped when likelier ones already reach top_p
     kept = ordered.masked_fill(drop, -torch.inf).log_softmax(-1)
     return torch.empty_like(kept).scatter(-1, index, kept)

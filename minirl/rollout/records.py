@@ -65,32 +65,35 @@ def load(path: Path | str) -> list[list[Rollout]]:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         content = json.loads(arrays.pop("json").tobytes())
-        rollouts = list(_rollouts(content["rollouts"], arrays))
+        rollouts = _rollouts(content["rollouts"], arrays)
         ends = np.cumsum(content["groups"], dtype=np.int64).tolist()
     except (zipfile.BadZipFile, EOFError, KeyError, ValueError) as error:
         raise ValueError(f"{path} does not hold rollouts that can be read: {error}") from error
     return [rollouts[end - size : end] for end, size in zip(ends, content["groups"], strict=True)]
 
 
-def _rollouts(texts: list[dict[str, Any]], arrays: dict[str, NDArray]) -> Any:
-    places = dict.fromkeys(arrays, 0)
+def _rollouts(texts: list[dict[str, Any]], arrays: dict[str, NDArray]) -> list[Rollout]:
+    def column(name: str, sizes: list[int]) -> list[NDArray]:
+        """Each rollout's part of an array in which all rollouts lie end to end."""
+        array = arrays.get(name, np.zeros(0))
+        if len(array) != sum(sizes):
+            raise ValueError(f"array {name} has {len(array)} elements, not {sum(sizes)}")
+        return [part.copy() for part in np.split(array, np.cumsum(sizes, dtype=np.int64)[:-1])]
 
-    def take(name: str, size: int) -> NDArray:
-        place = places.get(name, 0)
-        places[name] = place + size
-        part = arrays[name][place : place + size] if size else arrays.get(name, np.zeros(0))[:0]
-        if len(part) != size:
-            raise ValueError(f"array {name} is too short")
-        return part.copy()
-
-    for number, text in enumerate(texts):
-        sample = Completion(take("ids", text["tokens"]), take("logprobs", text["tokens"]), text["finish"])
-        rollout = Rollout(
-            text["group"], text["prompt"], text["gold"], take("prompt_ids", text["prompt_tokens"]).tolist(), sample,
-            text["version"], text["text"], Verdict(**text["verdict"]), float(arrays["rewards"][number]),
-        )  # fmt: skip
-        for name, shape in text["shapes"].items():
+    tokens = [text["tokens"] for text in texts]
+    prompts = column("prompt_ids", [text["prompt_tokens"] for text in texts])
+    rows = zip(texts, prompts, column("ids", tokens), column("logprobs", tokens), arrays["rewards"].tolist(), strict=False)
+    rollouts = [
+        Rollout(
+            text["group"], text["prompt"], text["gold"], prompt.tolist(), Completion(ids, logprobs, text["finish"]),
+            text["version"], text["text"], Verdict(**text["verdict"]), reward,
+        )
+        for text, prompt, ids, logprobs, reward in rows
+    ]  # fmt: skip
+    for name in PER_TOKEN:
+        shapes = [text["shapes"][name] for text in texts]
+        values = column(name, [0 if shape is None else (shape or [1])[0] for shape in shapes])
+        for rollout, shape, value in zip(rollouts, shapes, values, strict=False):
             if shape is not None:
-                # A NumPy number again where it was one number
-                setattr(rollout, name, take(name, shape[0]) if shape else take(name, 1)[0])
-        yield rollout
+                setattr(rollout, name, value if shape else value[0])
+    return rollouts

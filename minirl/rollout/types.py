@@ -1,6 +1,7 @@
-"""What a rollout is, and what every engine that samples them promises."""
+"""What a rollout is, what every engine that samples them promises, and what an engine needs of the policy."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,8 +15,8 @@ STOP, LENGTH = "stop", "length"
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How to sample. top_k 0 and top_p 1 are off; temperature 0 is greedy. Training uses neither top_k nor top_p: they would
-    make the sampling distribution another one than the trainer's."""
+    """How to sample `n` responses to each prompt. top_k 0 and top_p 1 are off; temperature 0 is greedy. Training uses neither
+    top_k nor top_p: with them the sampler's distribution would differ from the trainer's."""
 
     n: int
     temperature: float
@@ -26,12 +27,28 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class Completion:
-    """One response. ids: int32[T], the stop token included; logprobs: float32[T], nats, of the distribution it was really
-    drawn from; finish: "stop", or "length" when it was cut."""
+    """One response. ids: int32[T], the stop token included; logprobs: float32[T], nats, of the distribution it was drawn from;
+    finish: "stop", or "length" when it was cut."""
 
     ids: NDArray[np.int32]
     logprobs: NDArray[np.float32]
     finish: str
+
+
+class EnginePolicy(Protocol):
+    """What an engine needs of the policy. version: optimizer steps so far; model: a transformers model, or its configs alone
+    for an engine that loads the weights itself; vocabulary: ids from there on belong to no token; autocast: makes the context
+    in which the model computes."""
+
+    version: int
+    model: Any
+    vocabulary: int
+    ranks: Any
+    autocast: Callable[[], AbstractContextManager[Any]]
+
+    def weights(self) -> Iterator[list[tuple[str, Any]]]:
+        """All weights as (name, tensor), in buckets; every rank must go through all of them."""
+        ...
 
 
 class Engine(Protocol):
@@ -45,29 +62,29 @@ class Engine(Protocol):
     progress: Callable[[int], None]  # called while it samples, with the number of tokens since the last call
 
     def generate(
-        self, prompts: Sequence[list[int]], sampling: SamplingParams, seeds: Sequence[int], keep: int | None = None
+        self, prompts: Sequence[list[int]], params: SamplingParams, seeds: Sequence[int], keep: int | None = None
     ) -> Iterator[tuple[int, list[Completion]]]:
-        """Yields (index of the prompt, its `sampling.n` samples), each group as soon as it is finished, in any order.
+        """Yields (index of the prompt, its `params.n` completions), each group as soon as it is finished, in any order.
 
-        seeds: one 63-bit seed a prompt; sample j of a prompt depends on (seed, j), not on its neighbours or its rank.
-        keep: ends with so many whole groups, the first to finish, of equals those first in `prompts`; the others are given up.
+        seeds: one 63-bit seed a prompt; completion j of a prompt depends on (seed, j) alone. keep: how many whole groups to
+        yield, the first to finish, on a tie the first in `prompts`; the others are aborted.
         """
         ...
 
-    def sync(self, policy: Any) -> None:
+    def sync(self, policy: EnginePolicy) -> None:
         """Takes over the policy's weights and version; nothing of the old weights is left. Wakes the engine up."""
         ...
 
     def sleep(self) -> None:
-        """Gives up its memory until the next `sync`, where it can."""
+        """Frees its memory until the next `sync`, where it can."""
         ...
 
 
 @dataclass
 class Rollout:
-    """A sample with its place in the run. group: draw number of its prompt, the only thing groups are formed by; version:
-    optimizer steps of the policy that sampled it; old_logprobs, entropies, ref_logprobs: float32[T], nats, of the
-    trainer before the update and of the reference model; advantages: float64[T] or one number for all tokens."""
+    """A completion with its prompt, verdict and reward. group: draw number of its prompt, which alone makes a group; version:
+    optimizer steps of the policy that sampled it; old_logprobs, entropies: of the trainer before the update, ref_logprobs: of
+    the reference model, float32[T] each, nats; advantages: float64[T] or one number for all tokens."""
 
     group: int
     prompt: str
@@ -96,8 +113,8 @@ class Rollout:
 
 @dataclass
 class Batch:
-    """What one step sampled, as groups: all rollouts of a prompt. groups: those to train on; surplus: kept for the next step;
-    generated: all that were sampled in this step."""
+    """The groups of a step, each all rollouts of a prompt. groups: to train on; surplus: kept for the next step; generated: all
+    that were sampled in this step."""
 
     groups: list[list[Rollout]]
     surplus: list[list[Rollout]]

@@ -1,9 +1,8 @@
 """The engine for real runs: vLLM inside this process, one engine a rank (or a group of ranks with tensor parallelism).
 
-Promises: token ids in and out; every sampling field is set here and none comes from the model's generation_config; log-probs
-are of the distribution really sampled from; ids beyond the tokenizer are never sampled; after `sync` nothing of older weights
-is left.
-Everything that depends on vLLM's version is in this file; the versions that were tried are in minirl/versions.py.
+Every sampling parameter is set here and none comes from the model's generation_config; log-probs are of the distribution that
+was sampled from; ids beyond the tokenizer are never sampled; after `sync` nothing of older weights is left. Everything that
+depends on vLLM's version is in this file; the versions that were tried are in minirl/utils/versions.py.
 """
 
 import contextlib
@@ -18,11 +17,10 @@ import numpy as np
 import torch
 
 from minirl.config.options import Config
-from minirl.policy.model import model_source
-from minirl.policy.policy import Policy
-from minirl.rollout.types import LENGTH, STOP, Completion, SamplingParams
+from minirl.rollout.types import LENGTH, STOP, Completion, EnginePolicy, SamplingParams
 from minirl.utils.console import say
 from minirl.utils.errors import ConfigError, RunError
+from minirl.utils.memory import memory_suffices
 from minirl.utils.versions import INSTALL, untried
 
 
@@ -65,10 +63,18 @@ def mask_ids_beyond(model: Any, vocabulary: int) -> None:
     model.compute_logits = without_padding
 
 
+def remove_shared_memory() -> None:
+    """Removes what vLLM's CPU ranks leave: they talk through shared memory of a fixed name and refuse one that exists."""
+    for stale in Path("/dev/shm").glob("*-cpushm_*"):
+        with contextlib.suppress(FileNotFoundError):  # another run's, which has just ended
+            if stale.stat().st_uid == os.getuid():
+                stale.unlink()
+
+
 class VllmEngine:
     """See `Engine`. One engine in the process of each rank, or of each `rollout.vllm.tensor_parallel` ranks together."""
 
-    def __init__(self, config: Config, policy: Policy, ends: Sequence[int], longest_prompt: int) -> None:
+    def __init__(self, config: Config, policy: EnginePolicy, ends: Sequence[int], longest_prompt: int) -> None:
         """ends: stop ids; longest_prompt: tokens, which fixes the engine's context together with the longest response."""
         vllm = import_vllm()
         if policy.ranks.main:
@@ -88,17 +94,13 @@ class VllmEngine:
         if not gpu:
             # A prompt in pieces takes back the random number drawn at each, which generators on a CPU cannot.
             more["enable_chunked_prefill"] = False
-        if not gpu and v.tensor_parallel > 1:
-            # vLLM's CPU ranks talk through shared memory of a fixed name, refuse one that exists, and leave theirs behind.
-            if ranks.main:
-                for stale in Path("/dev/shm").glob("*-cpushm_*"):
-                    with contextlib.suppress(FileNotFoundError):  # another run's, which has just ended
-                        if stale.stat().st_uid == os.getuid():
-                            stale.unlink()
-            ranks.barrier()
+            if v.tensor_parallel > 1:
+                if ranks.main:
+                    remove_shared_memory()
+                ranks.barrier()
         try:
             self.llm = vllm.LLM(
-                model=model_source(config.model), revision=config.model.revision, skip_tokenizer_init=True, seed=0,
+                model=policy.model.config.name_or_path, revision=config.model.revision, skip_tokenizer_init=True, seed=0,
                 dtype=config.model.dtype, max_model_len=longest_prompt + longest_response,
                 max_num_seqs=config.rollout.max_sequences, gpu_memory_utilization=v.gpu_memory_utilization,
                 enforce_eager=not gpu or v.enforce_eager, tensor_parallel_size=v.tensor_parallel, enable_prefix_caching=True,
@@ -122,9 +124,9 @@ class VllmEngine:
         self.sync(policy)
 
     def generate(
-        self, prompts: Sequence[list[int]], sampling: SamplingParams, seeds: Sequence[int], keep: int | None = None
+        self, prompts: Sequence[list[int]], params: SamplingParams, seeds: Sequence[int], keep: int | None = None
     ) -> Iterator[tuple[int, list[Completion]]]:
-        """See `Engine.generate`. A group comes as soon as its last sample is finished."""
+        """See `Engine.generate`. A group comes as soon as its last completion is finished."""
         # Rounding depends on what is cached: a batch must not depend on what this process happened to sample before.
         self.forget()
         missing = len(prompts) if keep is None else keep
@@ -134,61 +136,44 @@ class VllmEngine:
         for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
             name = str(self.requests)
             self.requests += 1
-            open_requests[i] = self.engine.add_request(name, {"prompt_token_ids": prompt}, self.parameters(sampling, seed))
+            open_requests[i] = self.engine.add_request(name, {"prompt_token_ids": prompt}, self.parameters(params, seed))
         scheduler = self.engine.engine_core.engine_core.scheduler
         while missing and self.engine.has_unfinished_requests():
-            self.progress(scheduler.get_request_counts()[0])  # what runs gets a token; that which starts now is not counted
+            self.progress(scheduler.get_request_counts()[0])  # running requests get one token each in the next step
             # The request's name is its number; 0.32 appends a random suffix.
             finished = {int(o.request_id.split("-")[0]) - begin: o.outputs for o in self.step() if o.finished}
-            for place in sorted(finished):
-                del open_requests[place]
+            for i in sorted(finished):
+                del open_requests[i]
                 if missing:
                     missing -= 1
-                    yield place, [self.sample(completion) for completion in finished[place]]
-        # By vLLM's own names: by ours it would keep what it knows of a request whose samples are partly finished.
+                    yield i, [completion_of(output) for output in finished[i]]
+        # By vLLM's own names: by ours it would keep what it knows of a request whose completions are partly finished.
         self.engine.abort_request(list(open_requests.values()), internal=True)
 
     def step(self) -> list[Any]:
-        """One step of the engine. RunError, with what to lower, when the GPU's memory does not suffice."""
-        try:
+        """One step of the engine. RunError, with what to lower, when memory does not suffice."""
+        remedy = "lower rollout.max_sequences or rollout.vllm.gpu_memory_utilization"
+        with memory_suffices(lambda: ("sampling with vLLM", remedy)):
             return self.engine.step()
-        except torch.OutOfMemoryError as error:
-            raise RunError(
-                f"vLLM ran out of memory while sampling: {' '.join(str(error).split())[:300]}; lower rollout.max_sequences or "
-                "rollout.vllm.gpu_memory_utilization"
-            ) from error
 
-    def parameters(self, sampling: SamplingParams, seed: int) -> Any:
+    def parameters(self, params: SamplingParams, seed: int) -> Any:
         """vLLM's SamplingParams, every field that shapes the distribution given."""
         fields: dict[str, Any] = {
-            "n": sampling.n, "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k,
+            "n": params.n, "temperature": params.temperature, "top_p": params.top_p, "top_k": params.top_k,
             "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "seed": seed,
-            "stop": None, "stop_token_ids": self.ends, "ignore_eos": False, "max_tokens": sampling.max_tokens,
+            "stop": None, "stop_token_ids": self.ends, "ignore_eos": False, "max_tokens": params.max_tokens,
             "min_tokens": 0, "logprobs": 0, "detokenize": False, "flat_logprobs": True, "logit_bias": None, "bad_words": None,
         }  # fmt: skip
         if hasattr(self.sampling_params, "watermarking"):
             fields["watermarking"] = False
-        params = self.sampling_params(**fields)
-        final_only = type(params.output_kind).FINAL_ONLY
-        params.output_kind = final_only
-        return params
+        theirs = self.sampling_params(**fields)
+        theirs.output_kind = type(theirs.output_kind).FINAL_ONLY
+        return theirs
 
-    @staticmethod
-    def sample(completion: Any) -> Completion:
-        """A Completion of vLLM's CompletionOutput; RuntimeError when a log-prob is not that of the sampled token."""
-        ids = np.asarray(completion.token_ids, dtype=np.int32)
-        starts = np.asarray(completion.logprobs.start_indices, dtype=np.int64)
-        if len(starts) != len(ids) or not np.array_equal(np.asarray(completion.logprobs.token_ids)[starts], ids):
-            raise RuntimeError("vLLM gave log-probs of other tokens than the sampled ones: this version is not supported")
-        logprobs = np.asarray(completion.logprobs.logprobs, dtype=np.float32)[starts]
-        if completion.finish_reason not in (STOP, LENGTH):
-            raise RuntimeError(f"vLLM ended a response for the reason {completion.finish_reason!r}: the engine is not healthy")
-        return Completion(ids, logprobs, completion.finish_reason)
-
-    def sync(self, policy: Policy) -> None:
+    def sync(self, policy: EnginePolicy) -> None:
         """Loads the policy's weights, bucket by bucket, into the engine's own model and forgets every cached prefix."""
         if self.asleep:
-            # What the trainer has freed but torch keeps is not free for vLLM: 0.32 empties the cache itself, 0.26 does not.
+            # Memory that the trainer has freed stays in torch's cache: vLLM 0.32 empties that itself, 0.26 does not.
             gc.collect()
             torch.cuda.empty_cache()
             self.wake("weights")
@@ -216,13 +201,13 @@ class VllmEngine:
             ) from error
 
     def sleep(self) -> None:
-        """Gives the GPU's memory to the trainer, where the platform can; the weights are dropped and come back with `sync`."""
+        """Frees the GPU's memory for the trainer, where the platform can; the weights are dropped and come back with `sync`."""
         if self.sleeps and not self.asleep:
             self.llm.sleep(level=2)
             self.asleep = True
 
     def close(self) -> None:
-        """Frees weights and KV cache, whatever inside vLLM still refers to them: another engine can start in this process."""
+        """Frees weights and KV cache, though vLLM still refers to them, so that this process can start another engine."""
         for parameter in self.model.parameters():
             parameter.data = parameter.data.new_empty(0)
         runner = self.engine.model_executor.driver_worker.worker.model_runner
@@ -230,3 +215,15 @@ class VllmEngine:
         for layer in runner.vllm_config.compilation_config.static_forward_context.values():
             if hasattr(layer, "kv_cache"):
                 layer.kv_cache = []
+
+
+def completion_of(output: Any) -> Completion:
+    """A Completion from vLLM's CompletionOutput; RuntimeError when a log-prob is not that of the sampled token."""
+    ids = np.asarray(output.token_ids, dtype=np.int32)
+    starts = np.asarray(output.logprobs.start_indices, dtype=np.int64)
+    if len(starts) != len(ids) or not np.array_equal(np.asarray(output.logprobs.token_ids)[starts], ids):
+        raise RuntimeError("vLLM gave log-probs of other tokens than the sampled ones: this version is not supported")
+    logprobs = np.asarray(output.logprobs.logprobs, dtype=np.float32)[starts]
+    if output.finish_reason not in (STOP, LENGTH):
+        raise RuntimeError(f"vLLM ended a response for the reason {output.finish_reason!r}: the engine is not healthy")
+    return Completion(ids, logprobs, output.finish_reason)

@@ -28,8 +28,8 @@ def rollouts() -> list[Rollout]:
     rng = np.random.default_rng(7)
     made = []
     for number, (prompt, response) in enumerate([(9, 7), (4, 12), (1, 1), (9, 3), (5, 5), (2, 9), (8, 8), (3, 2), (6, 4)]):
-        sample = Completion(rng.integers(0, 22, response, dtype=np.int32), np.zeros(response, np.float32), "stop")
-        made.append(Rollout(number, "", "", rng.integers(0, 22, prompt).tolist(), sample, 0, "", Verdict("wrong"), 0.0))
+        completion = Completion(rng.integers(0, 22, response, dtype=np.int32), np.zeros(response, np.float32), "stop")
+        made.append(Rollout(number, "", "", rng.integers(0, 22, prompt).tolist(), completion, 0, "", Verdict("wrong"), 0.0))
     return made
 
 

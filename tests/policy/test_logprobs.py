@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen2Config, Qwen3Config
 
-from minirl.policy.attention import Padded, Segment, Varlen
-from minirl.policy.logprobs import LogprobHead, why_not_packed
+from minirl.policy.attention import Padded, Segment
+from minirl.policy.logprobs import LogprobHead
 from minirl.policy.micro_batches import packed_micro_batch, padded_micro_batch
+from minirl.policy.packing_trial import why_not_packed
+from minirl.policy.varlen import Varlen
 from minirl.rollout.types import Completion, Rollout
 from minirl.tiny import make as tiny
 from minirl.verify.types import Verdict
@@ -21,8 +23,8 @@ TOK = tiny.tokenizer()
 
 
 def rollout(prompt, response):
-    sample = Completion(np.array(response, np.int32), np.full(len(response), -1.0, np.float32), "stop")
-    return Rollout(0, "", "", list(prompt), sample, 0, "", Verdict("wrong"), 0.0)
+    completion = Completion(np.array(response, np.int32), np.full(len(response), -1.0, np.float32), "stop")
+    return Rollout(0, "", "", list(prompt), completion, 0, "", Verdict("wrong"), 0.0)
 
 
 class Table(torch.nn.Module):

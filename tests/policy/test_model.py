@@ -80,8 +80,8 @@ def rollouts(rng, count):
     made = []
     for _ in range(count):
         ids = rng.integers(0, len(TOK), rng.integers(1, 12), dtype=np.int32)
-        sample = Completion(ids, np.zeros(len(ids), np.float32), "stop")
-        made.append(Rollout(0, "", "", rng.integers(0, len(TOK), 5).tolist(), sample, 0, "", Verdict("wrong"), 0.0))
+        completion = Completion(ids, np.zeros(len(ids), np.float32), "stop")
+        made.append(Rollout(0, "", "", rng.integers(0, len(TOK), 5).tolist(), completion, 0, "", Verdict("wrong"), 0.0))
     return made
 
 
@@ -123,7 +123,7 @@ def test_padded_and_recomputed_micro_batches_of_all_shapes_are_few_programs(tmp_
     policy = Policy(load([f"--model.path={tmp_path}", "--model.compile_layers=true", *options]), Ranks(), len(TOK))
     rng = np.random.default_rng(0)
     one_token, alike = Completion(np.array([4], np.int32), np.zeros(1, np.float32), "stop"), rollouts(rng, 1)
-    single = [replace(r, prompt_ids=[5], sample=one_token) for r in rollouts(rng, 3)]
+    single = [replace(r, prompt_ids=[5], completion=one_token) for r in rollouts(rng, 3)]
     for batch in (rollouts(rng, 1), alike * 4, rollouts(rng, 9), single, single[:1], rollouts(rng, 2)):
         with policy.computing():
             policy.compute_logprobs(batch, old=True)

@@ -1,5 +1,9 @@
 """Log-probs and updates of the policy in one process; tests/test_train.py has two ranks."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +16,7 @@ from minirl.rollout.types import Completion, Rollout
 from minirl.tiny import make as tiny
 from minirl.utils.distributed import Ranks
 from minirl.verify.types import Verdict
+from tests.conftest import ROOT
 
 TOK = tiny.tokenizer()
 
@@ -22,8 +27,8 @@ def ranks():
 
 
 def rollout(prompt, response, **more):
-    sample = Completion(np.array(response, np.int32), np.full(len(response), -1.0, np.float32), "stop")
-    return Rollout(0, "", "", list(prompt), sample, 0, "", Verdict("wrong"), 0.0, **more)
+    completion = Completion(np.array(response, np.int32), np.full(len(response), -1.0, np.float32), "stop")
+    return Rollout(0, "", "", list(prompt), completion, 0, "", Verdict("wrong"), 0.0, **more)
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
@@ -86,7 +91,8 @@ def test_a_model_that_cannot_be_packed_is_padded_with_one_sentence(ranks, tmp_pa
     assert not policy.packs
     assert policy.model.config._attn_implementation == policy.reference.model.config._attn_implementation == "sdpa"
     policy.compute_logprobs([rollout([4, 5], [6, 7])], old=True)
-    said = [line for line in capsys.readouterr().out.splitlines() if "get_accelerator" not in line]  # DeepSpeed's first import
+    # Without the line of DeepSpeed's first import, which is transformers' save_pretrained
+    said = [line for line in capsys.readouterr().out.splitlines() if "get_accelerator" not in line]
     assert said == [
         "MistralForCausalLM cannot be packed (its attention has sliding_window): its micro-batches are padded instead"
     ]
@@ -121,6 +127,20 @@ def test_export_is_an_ordinary_folder(ranks, tmp_path):
     ids = torch.tensor([[4, 5, 6]])
     assert torch.equal(loaded(ids).logits, policy.model(ids).logits)
     assert AutoTokenizer.from_pretrained(tmp_path / "model").chat_template == TOK.chat_template
+
+
+def test_a_process_without_zero_imports_neither_deepspeed_nor_the_kernel_for_gpus(tmp_path):
+    pytest.importorskip("deepspeed", reason="needs DeepSpeed: one that is not installed is never imported")
+    program = (
+        "import sys, train; from pathlib import Path; from minirl.config.command_line import load\n"
+        "from minirl.policy.policy import Policy; from minirl.tiny import make; from minirl.utils.distributed import Ranks\n"
+        f"Policy(load(['--algorithm.kl_coef=0.1']), Ranks(), 22).export(Path({str(tmp_path / 'model')!r}), make.tokenizer())\n"
+        "print(*{'deepspeed', 'vllm', 'torch.nn.attention.varlen', 'sklearn', 'scipy', 'matplotlib'} & sys.modules.keys())"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.split() == []
+    assert (tmp_path / "model" / "model.safetensors").exists()
 
 
 def test_learning_rate_by_hand():

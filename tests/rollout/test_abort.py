@@ -1,4 +1,4 @@
-"""The groups that take longest, given up: which ones, and that a run with it is resumed and replayed like any other."""
+"""Aborting the groups that take longest: which ones, and that a run with it is resumed and replayed like any other."""
 
 import json
 import subprocess
@@ -55,7 +55,7 @@ def generated(folder, step):
 def test_the_groups_that_come_are_the_first_to_finish_of_all_that_were_drawn(run, tmp_path):
     once = ["--algorithm.estimator=grpo", "--run.steps=1"]
     short = run(tmp_path / "short", *once, ABORT)
-    # 4 / (1 - 0.4) is 6.7: seven prompts are drawn; the same seven without giving up any
+    # 4 / (1 - 0.4) is 6.7: seven prompts are drawn; the same seven without aborting any
     whole = run(tmp_path / "whole", *once, "--rollout.prompts=7", "--algorithm.mini_batch_prompts=7")
     of_all, kept = generated(whole, 1), generated(short, 1)
     assert sorted(of_all) == list(range(7))
@@ -69,7 +69,7 @@ def test_the_groups_that_come_are_the_first_to_finish_of_all_that_were_drawn(run
     assert json.loads((short / "batches" / "step000001" / "step.json").read_text())["end"] == 7
     assert (rows(whole)[0]["sampling/aborted_groups"], rows(whole)[0]["sampling/aborted_share"]) == (0, 0)
     before, without = (json.loads((folder / "summary.json").read_text())["before"] for folder in (short, whole))
-    assert before == without, "evaluations give up nothing"
+    assert before == without, "evaluations abort nothing"
 
 
 @pytest.fixture(scope="module")
@@ -80,14 +80,14 @@ def dynamic(run, tmp_path_factory):
     return folder
 
 
-def test_a_run_that_is_stopped_and_goes_on_is_the_same_run(run, dynamic, tmp_path):
+def test_a_run_that_is_stopped_and_resumed_is_the_same_run(run, dynamic, tmp_path):
     for _ in range(2):
         run(tmp_path / "out", *DYNAMIC, "--stop-after=0s")
     run(tmp_path / "out", *DYNAMIC)
     assert differences(fingerprint(dynamic), fingerprint(tmp_path / "out")) == []
 
 
-def test_a_saved_step_comes_out_again_though_it_gave_some_up(dynamic, capsys):
+def test_a_saved_step_comes_out_again_though_it_aborted_some(dynamic, capsys):
     for step in (2, 3):
         assert train.main(load(["--replay", str(dynamic / f"step{step}")])) == 0
         printed = capsys.readouterr().out
@@ -96,7 +96,7 @@ def test_a_saved_step_comes_out_again_though_it_gave_some_up(dynamic, capsys):
         assert "optimizer/grad_norm" in printed, "the update was taken too"
 
 
-def test_ranks_give_up_their_own_share_and_one_rank_replays_what_two_have_sampled(problems, tmp_path):
+def test_ranks_abort_their_own_share_and_one_rank_replays_what_two_have_sampled(problems, tmp_path):
     # Two prompts a batch and dynamic sampling: generation batches of one group, of which the second rank keeps none, come too
     options = [
         *RUN,

@@ -2,7 +2,6 @@
 
 from itertools import product
 
-import minirl.attention  # noqa: F401 - registers "packed"
 import numpy as np
 import pytest
 import torch
@@ -10,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import GenerationConfig
 
+import minirl.policy.attention  # noqa: F401 - registers "packed"
 from minirl.rollout.engines import stop_ids
 from minirl.rollout.hf import TransformersEngine, draw, truncate, uniforms
 from minirl.rollout.types import LENGTH, STOP, SamplingParams
@@ -25,7 +25,7 @@ def model():
 
 
 def engine(model, ends=(EOS,), max_sequences=64):
-    return TransformersEngine(model, ends, TOK.pad_token_id, len(TOK), max_sequences)
+    return TransformersEngine(model, ends, len(TOK), max_sequences)
 
 
 def prompts(*texts):
@@ -159,7 +159,7 @@ def forced(model, lengths, max_sequences=64):
     """An engine whose row i of all that it samples ends after lengths[i] tokens, and its count of forward passes."""
     made, left, passes = engine(model, ends=(), max_sequences=max_sequences), list(lengths), []
     made.stop_ids = torch.tensor([], dtype=torch.long)
-    made.limits = lambda rows, sampling: torch.tensor([left.pop(0) for _ in range(rows)])
+    made.limits = lambda rows, params: torch.tensor([left.pop(0) for _ in range(rows)])
     forward = made._forward
     made._forward = lambda *arguments: passes.append(1) or forward(*arguments)
     return made, passes
@@ -170,21 +170,21 @@ def ids(groups):
 
 
 def test_the_groups_that_finish_first_come_whole_and_the_rest_is_not_decoded(model):
-    asked, seeds, sampling = prompts("7", "12", "<user>9", "123*4"), [1, 2, 3, 4], SamplingParams(2, 1.0, 9)
+    asked, seeds, params = prompts("7", "12", "<user>9", "123*4"), [1, 2, 3, 4], SamplingParams(2, 1.0, 9)
     lengths = [2, 9, 3, 4, 5, 5, 1, 4]  # of the groups' longest: 9, 4, 5, 4
     made, passes = forced(model, lengths)
-    whole = ids(made.generate(asked, sampling, seeds))
+    whole = ids(made.generate(asked, params, seeds))
     assert len(passes) == 9, "the prompts' pass gives the first token"
     assert [[len(x) for x in whole[i]] for i in range(4)] == [[2, 9], [3, 4], [5, 5], [1, 4]]
     for keep, expected, steps in ((0, [], 0), (1, [1], 4), (2, [1, 3], 4), (3, [1, 3, 2], 5), (4, [1, 3, 2, 0], 9)):
         made, passes = forced(model, lengths)
-        some = ids(made.generate(asked, sampling, seeds, keep))
+        some = ids(made.generate(asked, params, seeds, keep))
         assert list(some) == expected, "equals in the order asked, however long their prompts"
         assert some == {i: whole[i] for i in expected}
         assert len(passes) == steps
 
 
-def test_each_batch_gives_up_its_own_share(model):
+def test_each_batch_aborts_its_own_share(model):
     asked, lengths = prompts("7", "7", "7", "7"), [9, 4, 5, 4]  # two batches of two
     for keep, expected in ((1, [3]), (2, [1, 3]), (3, [1, 3, 2]), (4, [1, 0, 3, 2])):
         made, _ = forced(model, lengths if keep > 1 else lengths[2:], max_sequences=2)
@@ -192,7 +192,7 @@ def test_each_batch_gives_up_its_own_share(model):
 
 
 def test_ids_beyond_the_tokenizer_are_never_sampled(model):
-    short = TransformersEngine(model, [EOS], 0, 6, 64)
+    short = TransformersEngine(model, [EOS], 6, 64)
     (samples,) = collect(short.generate(prompts("1"), SamplingParams(64, 1.0, 8), [0]), 1)
     assert max(s.ids.max() for s in samples) < 6
 

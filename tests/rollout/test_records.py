@@ -22,7 +22,7 @@ def rollouts(draw):
     def tokens(kind, dtype):
         return np.array(draw(st.lists(kind, min_size=n, max_size=n)), dtype)
 
-    sample = Completion(
+    completion = Completion(
         tokens(st.integers(0, 2**31 - 1), np.int32), tokens(F32, np.float32), draw(st.sampled_from(["stop", "length"]))
     )
     verdict = Verdict(
@@ -30,7 +30,7 @@ def rollouts(draw):
         draw(st.none() | st.floats(allow_nan=False)), draw(st.floats(0, 9)), draw(TEXT),
     )  # fmt: skip
     rollout = Rollout(draw(st.integers(0, 10**9)), draw(TEXT), draw(TEXT), draw(st.lists(st.integers(0, 200_000), max_size=4)),
-                      sample, draw(st.integers(0, 10**6)), draw(TEXT), verdict, draw(st.floats()))  # fmt: skip
+                      completion, draw(st.integers(0, 10**6)), draw(TEXT), verdict, draw(st.floats()))  # fmt: skip
     for name in ("old_logprobs", "entropies", "ref_logprobs"):
         if draw(st.booleans()):
             setattr(rollout, name, tokens(F32, np.float32))
@@ -58,11 +58,11 @@ def test_what_is_read_is_what_was_written(groups, tmp_path_factory):
 
 
 def test_a_damaged_file_is_said(tmp_path):
-    sample = Completion(np.arange(50, dtype=np.int32), np.zeros(50, np.float32), "stop")
+    completion = Completion(np.arange(50, dtype=np.int32), np.zeros(50, np.float32), "stop")
     path = tmp_path / "batch.npz"
-    save(path, [[Rollout(0, "p", "g", [1, 2], sample, 0, "t", Verdict("right"), 1.0)]])
+    save(path, [[Rollout(0, "p", "g", [1, 2], completion, 0, "t", Verdict("right"), 1.0)]])
     whole = path.read_bytes()
-    middle = whole.index(sample.ids.tobytes()) + 20
+    middle = whole.index(completion.ids.tobytes()) + 20
     for damaged in (whole[: len(whole) // 2], whole[:middle] + b"\xff" + whole[middle + 1 :], b""):
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match="does not hold rollouts that can be read"):

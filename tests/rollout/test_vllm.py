@@ -47,7 +47,7 @@ def collect(engine, sampling=SAMPLING, seeds=(1, 2, 3)):
     return [groups[i] for i in range(3)]
 
 
-def gap(policy, groups):
+def logprob_diff(policy, groups):
     """Largest |sampler - trainer| log-prob over all tokens."""
     rollouts = [Rollout(0, "", "", p, s, 0, "", Verdict("wrong"), 0.0) for p, g in zip(PROMPTS, groups, strict=True) for s in g]
     batch = policy.micro_batch(rollouts, list(range(len(rollouts))))
@@ -59,7 +59,7 @@ def gap(policy, groups):
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_logprobs_are_those_of_the_trainer(policy, engine, temperature):
     policy.head.output.temperature = temperature
-    assert gap(policy, collect(engine, SamplingParams(6, temperature, 10))) < 1e-4
+    assert logprob_diff(policy, collect(engine, SamplingParams(6, temperature, 10))) < 1e-4
     policy.head.output.temperature = 1.0
 
 
@@ -68,25 +68,25 @@ def test_new_weights_reach_the_engine_and_a_push_that_is_withheld_shows(policy, 
     with torch.no_grad():
         for parameter in policy.model.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
-    assert gap(policy, collect(engine)) > 1e-2, "the guard sees weights that were not pushed"
+    assert logprob_diff(policy, collect(engine)) > 1e-2, "the guard sees weights that were not pushed"
     policy.version += 1
     engine.sync(policy)
     after = collect(engine)
     assert engine.version == policy.version
-    assert gap(policy, after) < 1e-4, "also for prompts whose keys and values were cached with the old weights"
+    assert logprob_diff(policy, after) < 1e-4, "also for prompts whose keys and values were cached with the old weights"
     assert [s.ids.tolist() for g in before for s in g] != [s.ids.tolist() for g in after for s in g]
 
 
 def test_a_truncated_push_and_a_wrong_temperature_show(policy, engine):
-    assert gap(policy, collect(engine, SamplingParams(6, 0.7, 10))) > 1e-2
+    assert logprob_diff(policy, collect(engine, SamplingParams(6, 0.7, 10))) > 1e-2
     name, parameter = max(policy.model.named_parameters(), key=lambda item: item[1].numel())
     half = parameter.detach().clone()
     half[: len(half) // 2] = 0
     engine.model.load_weights(iter([(name, half)]))
     engine.llm.reset_prefix_cache()
-    assert gap(policy, collect(engine)) > 1e-2
+    assert logprob_diff(policy, collect(engine)) > 1e-2
     engine.sync(policy)
-    assert gap(policy, collect(engine)) < 1e-4
+    assert logprob_diff(policy, collect(engine)) < 1e-4
 
 
 def test_seeds_decide_and_samples_differ(engine):
@@ -193,7 +193,7 @@ def assert_same_curve(one, folder):
     two = rows(folder)
     assert len(one) == len(two) == 3
     for a, b in zip(one, two, strict=True):
-        for key in (k for k in a if not k.startswith(("time/", "speed/", "checkpoint/", "policy/gap"))):
+        for key in (k for k in a if not k.startswith(("time/", "speed/", "checkpoint/", "policy/rollout_logprob_diff"))):
             assert a[key] == pytest.approx(b[key], rel=1e-3, abs=1e-4), key
         assert max(a["policy/rollout_logprob_diff_max"], b["policy/rollout_logprob_diff_max"]) < 1e-4
     assert (folder / "summary.json").exists()
@@ -263,7 +263,7 @@ def test_the_guard_ends_a_run_whose_sampler_is_another_policy(tmp_path, withheld
         "import sys; sys.argv[0] = 'train.py'\n"
         "import train; from minirl.config.command_line import load; from minirl.rollout.vllm import VllmEngine\n"
         "first = VllmEngine.sync\n"
-        "def unique_keys(self, policy):\n"
+        "def once(self, policy):\n"
         "    if policy.version == 0: first(self, policy)\n"
         f"    else: {withheld}\n"
         "VllmEngine.sync = once\n"

@@ -32,12 +32,11 @@ def load_problems(config: DataConfig) -> tuple[list[Problem], list[Problem], lis
             notes.append(f"{len(train) - len(kept)} training problems that the test set has too were dropped")
         train = kept
     else:
-        if len(train) <= config.test_size:
-            raise ConfigError(
-                f"{config.train} has {len(train)} problems, too few to hold out data.test_size={config.test_size}: lower it"
-            )
+        size = config.test_size or max(1, min(128, len(train) // 10))
+        if len(train) <= size:
+            raise ConfigError(f"{config.train} has {len(train)} problems, too few to hold out data.test_size={size}: lower it")
         # By content, not by position: the split stays the same when rows are shuffled or added.
-        held_out = {p.id for p in sorted(train, key=digest)[: config.test_size]}
+        held_out = {p.id for p in sorted(train, key=digest)[:size]}
         test = [p for p in train if p.id in held_out]
         train = [p for p in train if p.id not in held_out]
     if not train:

@@ -56,7 +56,7 @@ def test_a_whole_model_with_a_tied_head_lacks_nothing_and_further_tensors_do_no_
 def test_weights_of_another_size_are_refused(folder):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 96}))
-    with pytest.raises(ConfigError, match="cannot load model.path"):
+    with pytest.raises(ConfigError, match="cannot load model"):
         load_model(ModelConfig(str(folder)))
 
 
@@ -83,7 +83,7 @@ def test_code_of_a_model_folder_runs_only_when_it_is_trusted(folder, tmp_path):
     marker = tmp_path / "ran"
     code = f"import pathlib\nfrom transformers import Qwen3Config\npathlib.Path({str(marker)!r}).touch()\n"
     (folder / "mine.py").write_text(f"{code}class Mine(Qwen3Config):\n    model_type = 'mine'\n")
-    with pytest.raises(ConfigError, match="set model.trust_remote_code=true"):
+    with pytest.raises(ConfigError, match=r"set model\.trust_remote_code=true"):
         load_model(ModelConfig(str(folder)))
     assert not marker.exists()
     assert model_config(ModelConfig(str(folder), trust_remote_code=True)).hidden_size == config["hidden_size"]

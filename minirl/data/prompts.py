@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -40,13 +40,14 @@ def encode_prompts(
             "the tokenizer has no chat template: use a chat model, or set data.chat=false and write the whole prompt in "
             "data.template"
         )
-    texts = [prompt_text(p, tokenizer, config) for p in problems]
+    texts = [prompt_text(messages_of(p), tokenizer, config) for p in problems]
     # A chat template writes its own special tokens: adding them again would double the BOS.
     ids = tokenizer(texts, add_special_tokens=not config.chat)["input_ids"] if texts else []
-    controls = control_tokens(tokenizer)
-    found = [i for i, p in enumerate(problems) if any(map(controls.search, contents(p)))]
+    special = {i: token.content for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    pattern = re.compile("|".join(map(re.escape, sorted(special.values(), key=len, reverse=True))) or "(?!)")
+    found = [i for i, p in enumerate(problems) if any(pattern.search(message["content"]) for message in messages_of(p))]
     for i in found:
-        ids[i] = ids_as_text(problems[i], texts[i], controls, tokenizer, config)
+        ids[i] = ids_as_text(problems[i], texts[i], special, pattern, tokenizer, config)
     prompts = [Prompt(*row) for row in zip(problems, texts, ids, strict=True)]
     kept = [p for p in prompts if 0 < len(p.ids) <= config.max_prompt_tokens]
     if not any(p.ids for p in prompts):
@@ -57,20 +58,20 @@ def encode_prompts(
             f"every {what} prompt is longer than data.max_prompt_tokens={config.max_prompt_tokens} (the shortest has "
             f"{shortest} tokens): raise it"
         )
-    if len(kept) < len(prompts):
-        notes.append(
-            f"{len(prompts) - len(kept)} of {len(prompts)} {what} prompts are empty or longer than data.max_prompt_tokens="
-            f"{config.max_prompt_tokens} and were dropped"
-        )
-    if found:
-        notes.append(
-            f"{len(found)} of {len(prompts)} {what} problems contain special tokens, which were encoded as text, such as "
-            f"{problems[found[0]].id}"
-        )
-    if begun := sum(p.messages[-1]["role"] == "assistant" for p in problems if p.messages):
-        notes.append(f"{begun} of {len(prompts)} {what} problems end with an assistant message, which responses continue")
+    begun = [p for p in problems if messages_of(p)[-1]["role"] == "assistant"]
     begin = "" if config.chat else tokenizer.bos_token or ""
-    if odd := [p for p in kept[:500] if same_text(tokenizer.decode(p.ids).removeprefix(begin)) != same_text(p.text)]:
+    odd = [p for p in kept[:500] if same_text(tokenizer.decode(p.ids).removeprefix(begin)) != same_text(p.text)]
+    for count, note in (
+        (
+            len(prompts) - len(kept),
+            f"are empty or longer than data.max_prompt_tokens={config.max_prompt_tokens} and were dropped",
+        ),
+        (len(found), f"contain special tokens, which were encoded as text, such as {problems[found[0]].id}" if found else ""),
+        (len(begun), "end with an assistant message, which responses continue"),
+    ):
+        if count:
+            notes.append(f"{count} of {len(prompts)} {what} prompts {note}")
+    if odd:
         notes.append(
             f"{len(odd)} of the first {min(500, len(kept))} {what} prompts do not survive tokenising, such as "
             f"{odd[0].text[:80]!r}, which the model sees as {tokenizer.decode(odd[0].ids)[:80]!r}"
@@ -78,67 +79,61 @@ def encode_prompts(
     return kept
 
 
-def contents(problem: Problem) -> list[str]:
-    """The texts of a problem, before any template."""
-    return [message["content"] for message in problem.messages] or [problem.prompt]
+def messages_of(problem: Problem) -> list[dict[str, Any]]:
+    """The conversation that a problem is, a single message of the user where it is a text."""
+    return problem.messages or [{"role": "user", "content": problem.prompt}]
 
 
-def prompt_text(problem: Problem, tokenizer: Any, config: DataConfig) -> str:
-    """What the model sees of a problem, as text. data.template shapes the last message of the user."""
-    messages = [dict(message) for message in problem.messages] or [{"role": "user", "content": problem.prompt}]
-    asked = [message for message in messages if message["role"] == "user"][-1]
-    asked["content"] = config.template.replace("{problem}", asked["content"])  # not str.format: problems are full of braces
+def prompt_text(messages: list[dict[str, Any]], tokenizer: Any, config: DataConfig) -> str:
+    """What the model sees of a conversation, as text. data.template shapes the last message of the user, and templates that
+    print the date print data.template_date. ConfigError for messages that the chat template refuses."""
+    last = max(i for i, message in enumerate(messages) if message["role"] == "user")
+    text = config.template.replace("{problem}", messages[last]["content"])  # not str.format: problems are full of braces
     if not config.chat:
         require(
-            len(messages) == 1, f"problem {problem.id} has {len(messages)} messages, which need a chat template: set data.chat"
+            len(messages) == 1, f"a conversation of {len(messages)} messages needs data.chat=true, the last is {text[-80:]!r}"
         )
-        return str(asked["content"])
+        return text
+    messages = [*messages[:last], {**messages[last], "content": text}, *messages[last + 1 :]]
     if config.system and messages[0]["role"] not in ("system", "developer"):
         messages.insert(0, {"role": "system", "content": config.system})
     begun = messages[-1]["role"] == "assistant"
-    return rendered(messages, tokenizer, config, add_generation_prompt=not begun, continue_final_message=begun)
-
-
-def rendered(messages: Sequence[dict[str, Any]], tokenizer: Any, config: DataConfig, **more: bool) -> str:
-    """The messages through the chat template, on the day `data.template_date`. ConfigError when it refuses them."""
     day = datetime.fromisoformat(config.template_date) if config.template_date else datetime.now()
-    arguments = {"strftime_now": day.strftime, **config.chat_arguments, **more}
+    arguments = {"strftime_now": day.strftime, "add_generation_prompt": not begun, "continue_final_message": begun}
     try:
-        return str(tokenizer.apply_chat_template(list(messages), tokenize=False, **arguments))
+        return str(tokenizer.apply_chat_template(messages, tokenize=False, **(arguments | config.chat_arguments)))
     except TEMPLATE_ERRORS as error:
-        text = str(messages[-1]["content"])
         raise ConfigError(
             f"the chat template refuses {text[-80:]!r}: {error}; see data.system and data.chat_arguments"
         ) from None
 
 
-def control_tokens(tokenizer: Any) -> re.Pattern[str]:
-    """A pattern for the texts of the tokenizer's special tokens."""
-    texts = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
-    return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or "(?!)")
+def ids_as_text(
+    problem: Problem, text: str, special: dict[int, str], pattern: re.Pattern[str], tokenizer: Any, config: DataConfig
+) -> list[int]:
+    """The ids of a prompt's text, those of special tokens in the problem itself replaced by the ids of their text.
 
-
-def ids_as_text(problem: Problem, text: str, controls: re.Pattern[str], tokenizer: Any, config: DataConfig) -> list[int]:
-    """The ids of a prompt's text, those of special tokens in the problem itself replaced by the ids of their text."""
-
-    def hide(content: str) -> str:
-        return controls.sub(lambda match: HIDDEN * len(match[0]), content)
-
-    hidden_messages = [{**message, "content": hide(message["content"])} for message in problem.messages]
-    hidden = prompt_text(replace(problem, prompt=hide(problem.prompt), messages=hidden_messages), tokenizer, config)
-    special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    Which ones those are shows in the same prompt made of a problem where each of their characters is another one.
+    """
+    found = {token for message in messages_of(problem) for token in pattern.findall(message["content"])}
+    spelled = {
+        i: tokenizer(token, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        for i, token in special.items()
+        if token in found
+    }
+    masked = [
+        {**message, "content": pattern.sub(lambda token: HIDDEN * len(token[0]), message["content"])}
+        for message in messages_of(problem)
+    ]
+    hidden = prompt_text(masked, tokenizer, config)
+    if not tokenizer.is_fast or len(hidden) != len(text) or any(special.keys() & set(ids) for ids in spelled.values()):
+        raise ConfigError(
+            f"problem {problem.id} contains a special token, {min(found)!r}, which its tokenizer or chat template does not "
+            "take as text: mend or remove the problem"
+        )
     whole = tokenizer(text, add_special_tokens=not config.chat, return_offsets_mapping=True)
-    ids: list[int] = []
-    for i, (start, end) in zip(whole["input_ids"], whole["offset_mapping"], strict=True):
-        own = i in special and HIDDEN in hidden[start:end]
-        part = tokenizer(text[start:end], add_special_tokens=False, split_special_tokens=True)["input_ids"] if own else [i]
-        if len(hidden) != len(text) or (own and special & set(part)):
-            raise ConfigError(
-                f"problem {problem.id} contains a special token, {text[start:end]!r}, which its tokenizer or chat template "
-                "does not take as text: mend or remove the problem"
-            )
-        ids += part
-    return ids
+    parts = zip(whole["input_ids"], whole["offset_mapping"], strict=True)
+    return [j for i, (a, b) in parts for j in (spelled[i] if i in spelled and HIDDEN in hidden[a:b] else [i])]
 
 
 class Order:

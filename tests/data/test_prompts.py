@@ -67,12 +67,12 @@ def test_a_conversation_without_system_message_gets_the_configs(tokenizer):
 def test_an_assistant_message_at_the_end_is_continued_and_said(tokenizer):
     prompt, notes = encode(tokenizer, conversation(("user", "x"), ("assistant", "Let me")))
     assert prompt.text.endswith("<|im_start|>assistant\nLet me")
-    assert notes == ["1 of 1 training problems end with an assistant message, which responses continue"]
+    assert notes == ["1 of 1 training prompts end with an assistant message, which responses continue"]
 
 
 def test_a_conversation_without_chat_template_is_refused_unless_it_is_one_message(tokenizer):
     assert encode(tokenizer, conversation(("user", "x")), chat=False, template="{problem}=")[0].text == "x="
-    with pytest.raises(ConfigError, match="problem p has 2 messages"):
+    with pytest.raises(ConfigError, match=r"conversation of 2 messages needs data\.chat=true"):
         encode(tokenizer, conversation(("system", "a"), ("user", "x")), chat=False)
 
 
@@ -110,7 +110,7 @@ def test_special_tokens_in_a_problem_are_text_and_those_of_templates_stay_tokens
     assert special == [*([] if chat else [2]), START, END, START]
     plain, _ = encode(tokenizer, Problem("p", "", ""), chat=chat, template=template)
     assert len(prompt.ids) == len(plain.ids) + len(problem.prompt), "one token a byte of the problem"
-    assert notes == ["1 of 1 training problems contain special tokens, which were encoded as text, such as p"]
+    assert notes == ["1 of 1 training prompts contain special tokens, which were encoded as text, such as p"]
 
 
 def test_special_tokens_in_earlier_messages_are_text_too_and_a_private_character_harms_nothing(tokenizer):

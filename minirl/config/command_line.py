@@ -1,16 +1,18 @@
 """A run's config from its command line: the defaults, then a YAML file, then `--section.key=value`, later ones winning.
 
-An unknown key, a value of the wrong type or a combination that cannot work raises ConfigError with one sentence that names the
-value and the remedy; entry points print it and exit with code 2 before any model is loaded.
+An unknown option, a value of the wrong type or a combination that cannot work raises ConfigError with one sentence that names
+the value and the remedy; entry points print it and exit with code 2 before any model is loaded.
 """
 
+import contextlib
 import difflib
 import math
 import sys
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 import yaml
@@ -20,6 +22,22 @@ from minirl.config.options import Config, every_option
 from minirl.utils.errors import ConfigError
 
 SHORT = {"run-dir": "run.dir", "resume": "run.resume", "stop-after": "run.stop_after"}
+# Names that options had, and those that they have.
+RENAMED = {
+    "rollout.samples": "rollout.group_size",
+    "rollout.gap_warn": "rollout.logprob_diff_warn",
+    "rollout.gap_stop": "rollout.logprob_diff_stop",
+    "algorithm.old_log_probs": "algorithm.old_logprobs (its value sampler is now rollout)",
+    "algorithm.aggregation": "algorithm.loss_agg_mode (sequence-mean is now seq-mean-token-mean, constant is "
+    "seq-mean-token-sum-norm)",
+    "algorithm.correction": "algorithm.rollout_is",
+    "algorithm.correction_low": "algorithm.rollout_is_low",
+    "algorithm.correction_high": "algorithm.rollout_is_high",
+    "algorithm.kl_coefficient": "algorithm.kl_coef",
+    "algorithm.entropy_coefficient": "algorithm.entropy_coef",
+    "data.fact_columns": "data.extra_info_columns",
+    "strategy": "estimator",
+}
 
 
 def command_line(program: str, argv: Sequence[str]) -> Config:
@@ -39,28 +57,25 @@ def load(argv: Sequence[str]) -> Config:
     resolved and checked. A replay has the run's own config, unless another one is named."""
     arguments = [argument for argument in argv if argument != "--dry-run"]
     file = Path(arguments.pop(0)) if arguments and not arguments[0].startswith("--") else None
-    given = list(pairs(arguments))
-    if file is None and (replayed := dict(given).get("replay")) is not None:
-        file = run_of(replayed) / "config.yaml"
-    tree = read_yaml(file) if file else {}
-    for key, text in given:
-        node = tree
-        *sections, leaf = key.split(".")
-        for section in sections:
-            node = node.setdefault(section, {})
-            if not isinstance(node, dict):
-                raise ConfigError(f"option --{key}: {section!r} is a value, not a section")
-        node[leaf] = parse(text, key)
-    if "--dry-run" in argv:
-        tree["dry_run"] = True
-    config = resolve(fill(Config, tree, ""))
+    given = pairs(arguments)
+    replay = given.pop("replay", None)
+    if file is None and replay is not None:
+        file = run_of(replay) / "config.yaml"
+    known = {key: about["type"] for key, _, about in every_option()}
+    values = flat(read_yaml(file), known) if file else {}
+    values |= {key: from_text(text, known.get(key), key) for key, text in given.items()}
+    for key, value in values.items():
+        if key not in known:
+            raise ConfigError(unknown(key, value, list(known)))
+        values[key] = coerce(value, known[key], key)
+    config = resolve(filled(Config(dry_run="--dry-run" in argv, replay=replay), values))
     check(config)
     return config
 
 
-def pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(key, text) of each `--key=text` and `--key text`."""
-    following = iter(arguments)
+def pairs(arguments: Sequence[str]) -> dict[str, str]:
+    """{key: text} of every `--key=text` and `--key text`, the last one where a key is given twice."""
+    found, following = {}, iter(arguments)
     for argument in following:
         if not argument.startswith("--"):
             raise ConfigError(f"unexpected argument {argument!r}: options are written --section.key=value")
@@ -68,7 +83,8 @@ def pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
         value = text if equals else next(following, None)
         if value is None:
             raise ConfigError(f"option {argument!r} has no value: write {argument}=VALUE")
-        yield SHORT.get(key.replace("_", "-"), key), value
+        found[SHORT.get(key.replace("_", "-"), key)] = value
+    return found
 
 
 def run_of(step: str) -> Path:
@@ -85,19 +101,6 @@ def labelled(text: str) -> tuple[str, Path]:
     return label, Path(path).expanduser()
 
 
-def parse(text: str, key: str) -> Any:
-    """A value of the command line: text and numbers as they stand, everything else as YAML."""
-    kind: Any = Config
-    for part in key.split("."):  # what is no option, `fill` says
-        kind = typing.get_type_hints(kind).get(part) if is_dataclass(kind) else None
-    if nullable(kind)[0] in (str, int, float):
-        return text
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--{key}={text} is not valid YAML: {' '.join(str(error).split())}") from None
-
-
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file."""
     try:
@@ -111,88 +114,92 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return tree or {}
 
 
-def fill(cls: Any, tree: Any, path: str) -> Any:
-    """An instance of dataclass `cls` from a tree of plain values; `path` is where we are, for messages."""
-    if not isinstance(tree, dict):
-        raise ConfigError(f"{path.rstrip('.')} is a section with keys of its own, not {tree!r}")
-    hints = typing.get_type_hints(cls)
-    known = {f.name: hints[f.name] for f in fields(cls) if f.name != "base"}  # the estimator that another one shapes
-    values = {}
-    for key, value in tree.items():
-        if key not in known:
-            raise ConfigError(f"unknown option {path}{key}: {closest(f'{path}{key}', path)}")
-        kind = known[key]
-        values[key] = fill(kind, value, f"{path}{key}.") if is_dataclass(kind) else coerce(value, kind, f"{path}{key}")
+def flat(tree: Mapping[Any, Any], options: Collection[str], path: str = "") -> dict[str, Any]:
+    """{"section.key": value} of nested sections; what is no section is a value."""
+    values: dict[str, Any] = {}
+    for name, value in tree.items():
+        key = f"{path}{name}"
+        inside = isinstance(value, dict) and any(option.startswith(f"{key}.") for option in options)
+        values |= flat(value, options, f"{key}.") if inside else {key: value}
+    return values
+
+
+def unknown(key: str, value: Any, options: Sequence[str]) -> str:
+    """Why `key` is no option, and the closest one: by its whole name, or by its last part in any section."""
+    if old := next((old for old in RENAMED if key == old or key.startswith(f"{old}.")), None):
+        return f"the option {old} is now called {RENAMED[old]}"
+    if any(option.startswith(f"{key}.") for option in options):
+        return f"{key} is a section with options of its own, not {value!r}"
+    section, _, last = key.rpartition(".")
+    beside = [option for option in options if option.rpartition(".")[0] == section]
+    names = {option.partition(".")[0]: option.partition(".")[0] for option in options}
+    known = beside or list(names)
+    names |= {option.rpartition(".")[2]: option for option in (*reversed(options), *beside)}  # rather of the same section
+    near = difflib.get_close_matches(last, names, 1)
+    closest = f"did you mean {names[near[0]]}?" if near else f"known here are {', '.join(known)}"
+    return f"unknown option {key}: {closest} (train.py --help lists all)"
+
+
+def from_text(text: str, kind: Any, key: str) -> Any:
+    """A value of the command line: text and numbers as they stand, everything else as YAML."""
+    if nullable(kind)[0] in (str, int, float):
+        return text
     try:
-        return cls(**values)
-    except ValueError as error:  # a estimator's own check
-        raise ConfigError(str(error)) from None
-
-
-def closest(key: str, path: str) -> str:
-    """The remedy for an unknown key: the closest key of its section, or of the whole tree, or those of its section."""
-    options = [option for option, *_ in every_option()]
-    here = list(dict.fromkeys(option[len(path) :].partition(".")[0] for option in options if option.startswith(path)))
-    by_name = {option.rpartition(".")[2]: option for option in reversed(options)}  # the first of several
-    near = difflib.get_close_matches(key, [path + name for name in here], 1)
-    near = near or [by_name[name] for name in difflib.get_close_matches(key.rpartition(".")[2], by_name, 1)]
-    if not near:
-        return f"known here are {', '.join(here)} (train.py --help lists all)"
-    return f"did you mean {near[0]}? (train.py --help lists all)"
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--{key}={text} is not valid YAML: {' '.join(str(error).split())}") from None
 
 
 def nullable(kind: Any) -> tuple[Any, bool]:
     """(T, True) for the type `T | None`, (T, False) for any other T."""
-    parts = typing.get_args(kind)
-    return (parts[0], True) if parts[1:] == (type(None),) else (kind, False)
+    return (typing.get_args(kind)[0], True) if isinstance(kind, UnionType) else (kind, False)
 
 
 def coerce(value: Any, kind: Any, key: str) -> Any:
     """`value` as `kind`, which is Any, bool, int, float, str, list[...], dict[...] or one of them or None."""
-    if kind is Any:
-        return value
     kind, optional = nullable(kind)
     if optional and value in (None, "null", "none", "None"):
         return None
-    origin = typing.get_origin(kind)
-    name = getattr(origin or kind, "__name__", str(kind))
-    wrong = ConfigError(f"{key} takes {'true or false' if kind is bool else f'a value of type {name}'}, not {value!r}")
-    if origin is list:
-        if not isinstance(value, list):
-            raise wrong
-        return [coerce(item, typing.get_args(kind)[0], key) for item in value]
-    if origin is dict:
-        if not isinstance(value, dict):
-            raise wrong
-        return dict(value)
-    if kind is bool and isinstance(value, bool):
+    container = typing.get_origin(kind) or kind
+    if kind is Any or (container in (bool, dict) and isinstance(value, container)):
         return value
-    if kind in (str, int, float) and isinstance(value, str | int | float) and not isinstance(value, bool):
+    if container is list and isinstance(value, list):
+        return [coerce(item, typing.get_args(kind)[0], key) for item in value]
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
         if kind is str:
             return str(value)
-        try:
-            number = kind(value)
-        except (ValueError, OverflowError):
-            raise wrong from None
-        if not math.isfinite(number) or (kind is int and not isinstance(value, str) and number != value):
-            raise wrong
-        return number
-    raise wrong
+        with contextlib.suppress(ValueError, OverflowError):
+            number = kind(value) if kind in (int, float) else math.nan
+            if math.isfinite(number) and (isinstance(value, str) or number == value):
+                return number
+    wanted = "true or false" if kind is bool else f"a value of type {container.__name__}"
+    raise ConfigError(f"{key} takes {wanted}, not {value!r}")
+
+
+def filled(node: Any, values: Mapping[str, Any], path: str = "") -> Any:
+    """A copy of the config, or of its section `path`, with the options in `values`."""
+    changes = {}
+    for f in fields(node):
+        if (key := f"{path}{f.name}") in values:
+            changes[f.name] = values[key]
+        elif is_dataclass(section := getattr(node, f.name)) and f.name != "base":  # the estimator that another one shapes
+            changes[f.name] = filled(section, values, f"{key}.")
+    try:
+        return replace(node, **changes)
+    except ValueError as error:  # an estimator's own check
+        raise ConfigError(str(error)) from None
 
 
 def resolve(config: Config) -> Config:
-    """`config` with every None that means "as the estimator says" filled in."""
+    """`config` with every None that means "as the estimator asks" or "as in training" filled in."""
     try:
-        requirements = config.build_estimator().requirements
+        asked = vars(config.build_estimator().requirements)
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    a = config.algorithm
-    filled = {
-        name: getattr(requirements, name) if getattr(a, name) is None else getattr(a, name)
-        for name in ("dynamic_sampling", "clip_low", "clip_high", "loss_agg_mode")
-    }
-    length = config.rollout.max_response_tokens if config.eval.max_response_tokens is None else config.eval.max_response_tokens
-    return replace(config, algorithm=replace(a, **filled), eval=replace(config.eval, max_response_tokens=length))
+    a, e = config.algorithm, config.eval
+    a = replace(a, **{name: value for name, value in asked.items() if getattr(a, name, value) is None})
+    length = config.rollout.max_response_tokens if e.max_response_tokens is None else e.max_response_tokens
+    return replace(config, algorithm=a, eval=replace(e, max_response_tokens=length))
 
 
 def help_text() -> str:
@@ -207,8 +214,7 @@ def help_text() -> str:
     ]
     section = ""
     for key, default, about in every_option():
-        head = key.rpartition(".")[0]
-        if head != section:
+        if (head := key.rpartition(".")[0]) != section:
             section = head
             lines += ["", head]
         shown = "null" if default is None else str(default).lower() if isinstance(default, bool) else default

@@ -1,7 +1,7 @@
 """Every option of a run, its default and its meaning: one tree of dataclasses.
 
-command_line.py fills it, checks.py says which values cannot work. `None` in the `algorithm` section means "as the estimator's
-requirements says".
+command_line.py fills it, checks.py says which values cannot work. `None` in the `algorithm` section means "as the
+estimator asks".
 """
 
 import dataclasses
@@ -30,36 +30,34 @@ class ModelConfig:
     revision: str | None = option(None, "Hub revision of the model")
     dtype: str = option("float32", "compute precision; the master weights are always float32", choices=("float32", "bfloat16"))
     attention: str = option(
-        "packed",
-        "packed: sequences end to end, no padding; or a transformers attention implementation over padded rows: sdpa, eager, "
-        "flash_attention_2 ...",
+        "packed", "packed: sequences end to end, no padding; sdpa, eager, flash_attention_2 ...: transformers' own, padded rows"
     )
-    compile: bool = option(True, "on a GPU, compile what makes log-probs of logits")
-    compile_layers: bool = option(False, "compile the layers for the update; not under ZeRO-3")
+    compile: bool = option(True, "on a GPU, compile the computation of log-probs from logits")
+    compile_layers: bool = option(False, "compile the model's layers for the update; not under ZeRO-3")
     gradient_checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, more time")
+    trust_remote_code: bool = option(False, "run the Python code that a model folder or Hub model brings along")
 
 
 @dataclass
 class DataConfig:
     task: str = option(
-        "arithmetic",
-        "arithmetic and fewshot generate problems, dataset reads them",
-        choices=("arithmetic", "fewshot", "dataset"),
+        "arithmetic", "dataset: read problems; the others generate them", choices=("arithmetic", "fewshot", "dataset")
     )
     train: str = option("", "task=dataset: .jsonl or .parquet file, or Hub name")
     test: str = option("", "task=dataset: held-out problems, same forms; empty: test_size problems are taken out of train")
     subset: str | None = option(None, "Hub configuration name, such as main")
     train_split: str = option("train", "split of a Hub data set to train on")
     test_split: str = option("test", "split of a Hub data set to evaluate on")
-    test_size: int = option(128, "problems held out of train when test is empty", minimum=1)
-    prompt_column: str = option("problem", "column with the problem's text, or a list of messages; a.b is key b of column a")
+    test_size: int | None = option(None, "problems held out of train when test is empty; null: a tenth, at most 128", minimum=1)
+    prompt_column: str = option("problem", "column with the problem as text or as a list of messages; a.b is key b of column a")
     answer_column: str = option("answer", "column with the gold answer; empty for data that only extra_info decide (code)")
     answer_pattern: str | None = option(None, "regular expression; its first group is the gold answer inside the answer column")
     extra_info_columns: list[str] = items(
         [], "further columns that the verifier needs, such as tests or entry_point; name=column renames"
     )
-    template: str = option("{problem}", "the user's message; {problem} is replaced by the problem's text")
-    system: str | None = option(None, "system message before it")
+    template: str = option("{problem}", "the user's message, or a conversation's last one; {problem} is the problem's own text")
+    template_date: str | None = option(None, "today for chat templates that print the date, as 2026-01-31; null: today's date")
+    system: str | None = option(None, "system message; a conversation keeps its own")
     chat: bool = option(True, "wrap the message in the tokenizer's chat template")
     chat_arguments: dict[str, Any] = items({}, "arguments of the chat template, such as {enable_thinking: false}")
     max_prompt_tokens: int = option(2048, "longer prompts are dropped and counted", minimum=1)
@@ -70,25 +68,25 @@ class VerifierConfig:
     name: str = option("math", "math, code, or file.py:function for a reward of your own")
     grader: str = option(
         "exact",
-        "name=math: what makes two answers equal; mathruler is the paper's",
+        "name=math: when two answers are equal; mathruler is the paper's",
         choices=("exact", "mathruler", "math_verify"),
     )
     answer: str = option(
-        "boxed", "name=math: the answer is the last \\boxed{} or the whole response", choices=("boxed", "whole")
+        "boxed", "name=math: the answer is the last \\boxed{}, or all of the response", choices=("boxed", "whole")
     )
+    after: str | None = option(None, "name=math: the answer must stand after the last of this text, such as </think>")
     workers: int = option(1, "verifier processes a rank", minimum=1)
-    timeout: float = option(5.0, "seconds a response may take to verify")
-
+    timeout: float = option(5.0, "seconds a response may take to verify", above=0)
     memory_mb: int = option(2048, "name=code: address space of a program", minimum=64)
     rewards: list[Any] = items(
-        [], "more rewards, added to it: [[file.py:function, weight], ...]; it alone decides right and wrong"
+        [], "rewards added to that of the verifier, which alone decides right and wrong: [[file.py:function, weight], ...]"
     )
 
     def pool(self) -> tuple[str, dict[str, Any]]:
         """The name and the options that VerifierPool takes."""
         options: dict[str, Any] = {}
         if self.name == "math":
-            options = {"grader": self.grader, "answer": self.answer}
+            options = {"grader": self.grader, "answer": self.answer} | ({"after": self.after} if self.after else {})
         elif self.name == "code":
             options = {"timeout": self.timeout, "memory_mb": self.memory_mb}
         if not self.rewards:
@@ -99,47 +97,50 @@ class VerifierConfig:
 @dataclass
 class VllmConfig:
     tensor_parallel: int = option(1, "ranks that hold one copy of the model together; divides the number of ranks", minimum=1)
-    gpu_memory_utilization: float = option(0.4, "share of the GPU's memory for the engine's weights and KV cache")
-    sleep: bool = option(True, "give that memory to the trainer during updates, where the platform can")
+    gpu_memory_utilization: float = option(
+        0.4, "share of the GPU's memory for the engine's weights and KV cache", above=0, maximum=1
+    )
+    sleep: bool = option(True, "free the engine's GPU memory during updates, where the platform can")
     enforce_eager: bool = option(False, "no CUDA graphs: a faster start, slower sampling")
 
 
 @dataclass
 class RolloutConfig:
-    engine: str = option("transformers", "what samples", choices=("transformers", "vllm"))
+    engine: str = option("transformers", "the program that samples responses", choices=("transformers", "vllm"))
     prompts: int = option(32, "groups in one training batch, over all ranks", minimum=1)
     group_size: int = option(10, "responses to each prompt", minimum=1)
-    temperature: float = option(1.0, "sampling temperature; log-probs are those of the tempered distribution")
-    max_response_tokens: int = option(12, "a response is cut there and marked truncated", minimum=1)
-    stop: list[str] = items(
-        [], "end a response at any token whose text contains one of these, besides the model's own stop tokens"
-    )
-    max_sequences: int = option(512, "sequences that the engine decodes at once, a rank", minimum=1)
-    oversample: float = option(
-        1.0, "dynamic sampling: prompts of the first generation batch, as a multiple of prompts", minimum=1
-    )
+    temperature: float = option(1.0, "sampling temperature; log-probs are those of the tempered distribution", above=0)
+    max_response_tokens: int = option(12, "a response is cut there and counts as truncated", minimum=1)
+    stop: list[str] = items([], "texts that end a response at the token that has one, besides the model's own stop tokens")
+    max_sequences: int = option(512, "sequences that the engine decodes at the same time, a rank", minimum=1)
+    oversample: float = option(1.0, "dynamic sampling: size of the first generation batch, as a multiple of prompts", minimum=1)
     abort_longest: float = option(
         0.0,
-        "draw so many more prompts that this share of their groups, at most 0.5, can be given up once each engine has finished "
-        "its others: faster, but biased towards short answers (docs/algorithms.md)",
+        "share of the groups in work that is aborted when all others are finished, more prompts being drawn to make up for it: "
+        "faster, but biased towards short answers (docs/algorithms.md)",
         minimum=0,
+        maximum=0.5,
     )
-    max_generation_batches: int = option(20, "dynamic sampling: generation batches before giving up on a full batch", minimum=1)
+    max_generation_batches: int = option(20, "dynamic sampling: generation batches at most for one training batch", minimum=1)
     when_exhausted: str = option(
-        "smaller", "then: train on the smaller batch, or end the run with an error", choices=("smaller", "error")
+        "smaller",
+        "dynamic sampling, when max_generation_batches do not fill a batch: train on fewer groups, or end the run",
+        choices=("smaller", "error"),
     )
     max_empty_steps: int = option(
         25, "end the run after so many batches in a row in which no group has rewards that differ; 0: never", minimum=0
     )
     logprob_diff_warn: float = option(
-        0.05, "warn when sampler and trainer log-probs differ by more on average, nats", minimum=0
+        0.05, "warn when log-probs of sampler and trainer differ by more than this on average, nats", minimum=0
     )
-    logprob_diff_stop: float = option(0.5, "end the run when they do", minimum=0)
+    logprob_diff_stop: float = option(
+        0.5, "end the run when log-probs of sampler and trainer differ by more than this on average, nats", minimum=0
+    )
     vllm: VllmConfig = field(default_factory=VllmConfig)
     carry_over: bool = option(False, "keep surplus groups, at most half a batch, for the next batch instead of dropping them")
 
     def draws(self, groups: int) -> int:
-        """Prompts to draw so that `groups` are left when the share `abort_longest` of them is given up."""
+        """Prompts to draw so that `groups` are left when the share `abort_longest` of them is aborted."""
         return math.ceil(groups / (1 - self.abort_longest) - 1e-9)  # 21 / 0.7 is 30.000000000000004
 
 
@@ -149,22 +150,22 @@ class AlgorithmConfig:
     mini_batch_prompts: int = option(16, "groups in one optimizer step; divides rollout.prompts", minimum=1)
     epochs: int = option(1, "passes over each rollout batch", minimum=1)
     dynamic_sampling: bool | None = option(None, "sample until every group of the batch has right and wrong responses")
-    clip_low: float | None = option(None, "ratio clipped below 1 - clip_low", minimum=0)
-    clip_high: float | None = option(None, "ratio clipped above 1 + clip_high", minimum=0)
-    dual_clip: float | None = option(3.0, "bound on the loss of negative advantages; null turns it off")
+    clip_low: float | None = option(None, "the ratio is clipped below 1 - clip_low", minimum=0, below=1)
+    clip_high: float | None = option(None, "the ratio is clipped above 1 + clip_high", minimum=0)
+    dual_clip: float | None = option(3.0, "bound on the loss of negative advantages; null turns it off", above=1)
     loss_agg_mode: str | None = option(
         None,
         "how token losses are averaged; seq-mean-token-sum-norm divides by max_response_tokens (Dr. GRPO)",
         choices=LOSS_AGG_MODES,
     )
     old_logprobs: str = option(
-        "trainer", "whose log-probs the ratio starts from; the trainer recomputes them", choices=("trainer", "rollout")
+        "trainer", "denominator of the ratio: recomputed by the trainer, or the sampler's", choices=("trainer", "rollout")
     )
     rollout_is: str = option("none", "importance weights for the gap between sampler and trainer", choices=ROLLOUT_IS)
-    rollout_is_low: float = option(0.5, "rollout_is=mask: ratios below count 0")
-    rollout_is_high: float = option(2.0, "rollout_is=truncate: cap of the ratio; mask: ratios above count 0")
+    rollout_is_low: float = option(0.5, "rollout_is=mask: tokens with a lower ratio are left out of the loss")
+    rollout_is_high: float = option(2.0, "rollout_is=truncate: cap of the ratio; mask: higher ones are left out")
     kl_coef: float = option(0.0, "weight of the KL to the starting model; 0 loads no reference model", minimum=0)
-    kl_estimator: str = option("k3", "how that KL is estimated", choices=KL_ESTIMATORS)
+    kl_estimator: str = option("k3", "how the KL to the starting model is estimated", choices=KL_ESTIMATORS)
     entropy_coef: float = option(0.0, "weight of an entropy bonus", minimum=0)
     overlong_buffer: int = option(0, "tokens before the limit over which DAPO's soft penalty grows to -1; 0 is off", minimum=0)
     mask_truncated: bool = option(False, "leave truncated responses out of the loss; they stay in the group's statistics")
@@ -183,32 +184,28 @@ class OptimizerConfig:
     lr: float = option(3e-4, "AdamW learning rate", minimum=0)
     betas: list[float] = items([0.9, 0.999], "AdamW betas")
     weight_decay: float = option(0.01, "AdamW weight decay", minimum=0)
-    max_grad_norm: float = option(1.0, "gradient clipping")
+    max_grad_norm: float = option(1.0, "the gradient is scaled down to this norm where it is larger", above=0)
     schedule: str = option(
-        "constant",
-        "of the learning rate; linear and cosine fall towards 0 at run.steps",
-        choices=("constant", "linear", "cosine"),
+        "constant", "learning rate after warm-up; the others fall to 0 at run.steps", choices=("constant", "linear", "cosine")
     )
-    warmup_steps: int = option(10, "steps of linear warm-up, in run.steps", minimum=0)
+    warmup_steps: int = option(10, "rollout batches over which the learning rate grows to lr", minimum=0)
     max_nonfinite: int = option(
         10, "end the run after so many steps in a row whose loss or gradient was not finite; each of them is skipped", minimum=1
     )
-    micro_batch_tokens: int = option(
-        16384, "tokens of one forward and backward pass, a rank; where rows are padded, padding included", minimum=1
-    )
+    micro_batch_tokens: int = option(16384, "tokens of one forward and backward pass, padding included, a rank", minimum=1)
 
 
 @dataclass
 class EvalConfig:
-    every: int = option(50, "evaluate every so many steps; 0: only before and after", minimum=0)
+    every: int = option(50, "steps between evaluations during the run; 0: only before and after", minimum=0)
     problems: int = option(256, "held-out problems evaluated before and after", minimum=1)
-    samples: int = option(16, "responses to each", minimum=1)
+    samples: int = option(16, "responses to each held-out problem", minimum=1)
     k: int = option(8, "the k of pass@k, at most samples", minimum=1)
     during_problems: int = option(128, "held-out problems evaluated during the run", minimum=1)
     temperature: float = option(1.0, "sampling temperature; 0 is greedy", minimum=0)
-    top_p: float = option(1.0, "nucleus sampling")
-    top_k: int = option(0, "0 is off", minimum=0)
-    max_response_tokens: int | None = option(None, "as in training when null", minimum=1)
+    top_p: float = option(1.0, "nucleus sampling", above=0, maximum=1)
+    top_k: int = option(0, "sample from the k most likely tokens; 0 is off", minimum=0)
+    max_response_tokens: int | None = option(None, "null: that of rollout", minimum=1)
 
 
 @dataclass
@@ -216,10 +213,10 @@ class RunConfig:
     dir: str | None = option(None, "run folder; --run-dir DIR is the same")
     resume: str = option(
         "auto",
-        "a run folder that exists: auto goes on from its newest checkpoint, never refuses it, a checkpoint goes on from "
-        "there; --resume is the same",
+        "auto: a run folder that exists is resumed from its newest checkpoint; never: it is refused; RUN/checkpoints/stepN: "
+        "resume from that one; --resume is the same",
     )
-    seed: int = option(0, "the one seed that every random choice flows from", minimum=0)
+    seed: int = option(0, "the one seed of every random choice", minimum=0)
     deterministic: bool = option(False, "only kernels that give the same bits each time: slower on a GPU (docs/determinism.md)")
     steps: int = option(250, "rollout batches", minimum=1)
     epochs: float | None = option(None, "end earlier, after so many passes over the data", minimum=0)
@@ -227,15 +224,11 @@ class RunConfig:
     save_every: int = option(10, "steps between checkpoints; 0: only at the end, when stopped, and of the best", minimum=0)
     keep: int = option(2, "newest checkpoints kept, besides the best by held-out pass@1 during the run", minimum=1)
     save_batches: int = option(
-        2,
-        "newest whole batches kept for --replay, besides those right after a checkpoint; 0: only one that ended the run",
-        minimum=0,
+        2, "newest batches kept for --replay, besides one after each checkpoint; 0: only one that ended the run", minimum=0
     )
     save_in_background: bool = option(False, "write a checkpoint while the next batch is sampled; takes host memory for a copy")
     on_save_error: str = option("continue", "when a checkpoint cannot be written", choices=("continue", "stop"))
-    stop_after: str | None = option(
-        None, "save and end after the step that this time falls into, such as 2h50m; --stop-after is the same"
-    )
+    stop_after: str | None = option(None, "end the run, saved, after the step at this time: 2h50m; --stop-after is the same")
 
 
 @dataclass
@@ -273,13 +266,12 @@ class Config:
 
 
 def every_option(node: Any = None, path: str = "") -> list[tuple[str, Any, Mapping[str, Any]]]:
-    """(key, value, {"help": meaning, limits}) of every option below `node`, a config (the defaults if None), in order."""
-    node = Config() if node is None else node
+    """(key, value, {"help": meaning, "type": its type, limits}) of every option of a config, the defaults if None, in order."""
     rows: list[tuple[str, Any, Mapping[str, Any]]] = []
-    for f in fields(node):
+    for f in fields(node := Config() if node is None else node):
         value = getattr(node, f.name)
         if "help" in f.metadata:
-            rows.append((path + f.name, value, f.metadata))
+            rows.append((path + f.name, value, {"type": f.type, **f.metadata}))
         elif is_dataclass(value) and f.name != "base":
             rows += every_option(value, f"{path}{f.name}.")
     return rows
@@ -290,8 +282,8 @@ def as_tree(config: Config) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for key, value, _ in every_option(config):
         node = tree
-        *sections, leaf = key.split(".")
+        *sections, last = key.split(".")
         for section in sections:
             node = node.setdefault(section, {})
-        node[leaf] = value
+        node[last] = value
     return tree

@@ -1,16 +1,15 @@
-"""Problems from a generator, a file or the Hub, and the seeded order in which a run draws them.
-
-Every problem is turned into token ids once, here; nothing is re-tokenised later. Train and test never share a prompt.
-"""
+"""Problems from a generator, a file or the Hub, in two parts that share no problem: those to train on and those held out."""
 
 import hashlib
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from minirl.config.options import DataConfig
 from minirl.data import arithmetic, fewshot
-from minirl.data.rows import column_value, last_user_message, read_rows, text_of
+from minirl.data.messages import read_prompt
+from minirl.data.rows import column_value, read_rows, text_of
 from minirl.utils.errors import ConfigError
 from minirl.verify.types import Problem
 
@@ -21,39 +20,45 @@ def load_problems(config: DataConfig) -> tuple[list[Problem], list[Problem], lis
     """(train, test, notes for people). Needs no model and no tokenizer, so bad data ends a run before anything is loaded."""
     notes: list[str] = []
     if config.task in GENERATORS:
-        generate = GENERATORS[config.task]
-        return generate("train"), generate("test"), notes
-    train = distinct(rows_to_problems(read_rows(config.train, config.subset, config.train_split), config, config.train), notes)
+        return GENERATORS[config.task]("train"), GENERATORS[config.task]("test"), notes
+
+    def read(source: str, split: str) -> list[Problem]:
+        return distinct(rows_to_problems(read_rows(source, config.subset, split), config, source), notes)
+
+    rest = read(config.train, config.train_split)
     if config.test:
-        test = distinct(rows_to_problems(read_rows(config.test, config.subset, config.test_split), config, config.test), notes)
-        asked = {same_text(p.prompt) for p in test}
-        kept = [p for p in train if same_text(p.prompt) not in asked]
-        if len(kept) < len(train):
-            notes.append(f"{len(train) - len(kept)} training problems that the test set has too were dropped")
-        train = kept
+        test = read(config.test, config.test_split)
     else:
-        if len(train) <= config.test_size:
-            raise ConfigError(
-                f"{config.train} has {len(train)} problems, too few to hold out data.test_size={config.test_size}: lower it"
-            )
+        size = config.test_size or max(1, min(128, len(rest) // 10))
+        if len(rest) <= size:
+            raise ConfigError(f"{config.train} has {len(rest)} problems, too few to hold out data.test_size={size}: lower it")
         # By content, not by position: the split stays the same when rows are shuffled or added.
-        held_out = {p.id for p in sorted(train, key=digest)[: config.test_size]}
-        test = [p for p in train if p.id in held_out]
-        train = [p for p in train if p.id not in held_out]
+        test = sorted(rest, key=digest)[:size]
+    held_out = {same_problem(p) for p in test}
+    train = [p for p in rest if same_problem(p) not in held_out]
+    if config.test and len(train) < len(rest):
+        notes.append(f"{len(rest) - len(train)} training problems that the test set has too were dropped")
     if not train:
-        raise ConfigError(f"{config.train}: no training problem is left beside the test set")
+        raise ConfigError(f"{config.train}: the test set has every training problem, none is left to train on")
     # Evaluations take the first so many: a file may be sorted by difficulty.
     return train, sorted(test, key=digest), notes
 
 
 def same_text(text: str) -> str:
-    """`text` with white space folded: what makes two prompts the same problem."""
+    """`text` with white space folded."""
     return " ".join(text.split())
+
+
+def same_problem(problem: Problem) -> str:
+    """What two problems that ask the same have in common: the text, of a conversation all of it, with white space folded."""
+    if len(problem.messages) <= 1:
+        return same_text(problem.prompt)
+    return same_text(" ".join(f"{message['role']}: {message['content']}" for message in problem.messages))
 
 
 def digest(problem: Problem) -> bytes:
     """An order by content that has nothing to do with the file's."""
-    return hashlib.sha256(same_text(problem.prompt).encode()).digest()
+    return hashlib.sha256(same_problem(problem).encode()).digest()
 
 
 def unreadable_answers(problems: Sequence[Problem], what: str) -> list[str]:
@@ -71,8 +76,7 @@ def rows_to_problems(rows: Sequence[dict[str, Any] | None], config: DataConfig, 
     """Problems of data rows, by the config's column mapping. Rows are counted from 1, empty lines included."""
     if not any(rows):
         raise ConfigError(f"{source} has no rows")
-    facts_of = {column.split("=")[0]: column.split("=")[-1] for column in config.extra_info_columns}
-    columns = [config.prompt_column, *([config.answer_column] if config.answer_column else []), *facts_of.values()]
+    extra = {column.split("=")[0]: column.split("=")[-1] for column in config.extra_info_columns}
     try:
         pattern = re.compile(config.answer_pattern) if config.answer_pattern else None
     except re.error as error:
@@ -81,28 +85,30 @@ def rows_to_problems(rows: Sequence[dict[str, Any] | None], config: DataConfig, 
     for number, row in enumerate(rows, 1):
         if row is None:
             continue
-        for column in columns:
-            if column_value(row, column) is None:
-                if column in row:
-                    raise ConfigError(f"{source}, row {number} has no value in column {column!r}: mend or remove the row")
-                raise ConfigError(
-                    f"{source}, row {number} has no column {column!r} (it has {', '.join(map(str, row))}): set "
-                    "data.prompt_column, data.answer_column or data.extra_info_columns"
-                )
-        answer = (
-            text_of(column_value(row, config.answer_column), config.answer_column, source, number)
-            if config.answer_column
-            else ""
-        )
+        prompt, messages = read_prompt(needed(row, config.prompt_column, source, number), config.prompt_column, source, number)
+        answer = ""
+        if column := config.answer_column:
+            answer = text_of(needed(row, column, source, number), column, source, number)
         if pattern:
             found = pattern.search(answer)
             if not found or not found.groups():
                 raise ConfigError(f"{source}, row {number}: data.answer_pattern finds no group in the answer {answer[-80:]!r}")
             answer = found.group(1)
-        extra_info = {name: column_value(row, column) for name, column in facts_of.items()}
-        prompt = text_of(last_user_message(column_value(row, config.prompt_column)), config.prompt_column, source, number)
-        problems.append(Problem(str(row.get("id", number)), prompt, answer.strip(), extra_info))
+        extra_info = {name: needed(row, column, source, number) for name, column in extra.items()}
+        problems.append(Problem(str(row.get("id", number)), prompt, answer.strip(), extra_info, messages))
     return problems
+
+
+def needed(row: dict[str, Any], column: str, source: str, number: int) -> Any:
+    """A column's value; ConfigError when the row has none."""
+    if (value := column_value(row, column)) is not None:
+        return value
+    if column in row:
+        raise ConfigError(f"{source}, row {number} has no value in column {column!r}: mend or remove the row")
+    raise ConfigError(
+        f"{source}, row {number} has no column {column!r} (it has {', '.join(map(str, row))}): set data.prompt_column, "
+        "data.answer_column or data.extra_info_columns"
+    )
 
 
 def distinct(problems: list[Problem], notes: list[str]) -> list[Problem]:
@@ -111,15 +117,10 @@ def distinct(problems: list[Problem], notes: list[str]) -> list[Problem]:
     ids: set[str] = set()
     disputed: set[str] = set()
     for number, p in enumerate(problems):
-        text = same_text(p.prompt)
-        if text in seen:
-            if seen[text].answer != p.answer:
-                disputed.add(text)
-            continue
-        if p.id in ids:
-            p = Problem(f"{p.id}#{number}", p.prompt, p.answer, p.extra_info)
-        ids.add(p.id)
-        seen[text] = p
+        first = seen.setdefault(same_problem(p), replace(p, id=f"{p.id}#{number}") if p.id in ids else p)
+        ids.add(first.id)
+        if first.answer != p.answer:
+            disputed.add(same_problem(p))
     if len(seen) < len(problems):
         notes.append(f"{len(problems) - len(seen)} repeated problems were dropped")
     if disputed:

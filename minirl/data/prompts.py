@@ -1,7 +1,9 @@
 """Problems as token ids, and the seeded order in which a run draws them."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -9,8 +11,12 @@ from jinja2 import TemplateError
 
 from minirl.config.options import DataConfig
 from minirl.data.problems import same_text
-from minirl.utils.errors import ConfigError
+from minirl.utils.errors import ConfigError, require
 from minirl.verify.types import Problem
+
+# What the code of a chat template raises; the last ones are mistakes in it, or messages that it is not made for.
+TEMPLATE_ERRORS = (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+HIDDEN = "\ue000"  # a character of private use, in place of each one of a special token's text
 
 
 @dataclass(frozen=True)
@@ -25,30 +31,23 @@ class Prompt:
 def encode_prompts(
     problems: Sequence[Problem], tokenizer: Any, config: DataConfig, notes: list[str], what: str
 ) -> list[Prompt]:
-    """The problems as token ids, through the template and, if asked, the tokenizer's chat template; long ones are dropped."""
+    """The problems as token ids, through the template and, if asked, the tokenizer's chat template; long ones are dropped.
+
+    Special tokens in a problem's text are encoded as the text that they are: a problem cannot end the user's turn.
+    """
     if config.chat and not getattr(tokenizer, "chat_template", None):
         raise ConfigError(
             "the tokenizer has no chat template: use a chat model, or set data.chat=false and write the whole prompt in "
             "data.template"
         )
-    texts = []
-    for p in problems:
-        # Not str.format: problems are full of braces.
-        text = config.template.replace("{problem}", p.prompt)
-        if config.chat:
-            messages = [{"role": "system", "content": config.system}] if config.system else []
-            messages.append({"role": "user", "content": text})
-            try:
-                text = tokenizer.apply_chat_template(
-                    messages, tokenize=False, add_generation_prompt=True, **config.chat_arguments
-                )
-            except (TemplateError, TypeError) as error:
-                raise ConfigError(
-                    f"the chat template refuses the messages of problem {p.id}: {error}; see data.system"
-                ) from None
-        texts.append(text)
+    texts = [prompt_text(messages_of(p), tokenizer, config) for p in problems]
     # A chat template writes its own special tokens: adding them again would double the BOS.
     ids = tokenizer(texts, add_special_tokens=not config.chat)["input_ids"] if texts else []
+    special = {i: token.content for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    pattern = re.compile("|".join(map(re.escape, sorted(special.values(), key=len, reverse=True))) or "(?!)")
+    found = [i for i, p in enumerate(problems) if any(pattern.search(message["content"]) for message in messages_of(p))]
+    for i in found:
+        ids[i] = ids_as_text(problems[i], texts[i], special, pattern, tokenizer, config)
     prompts = [Prompt(*row) for row in zip(problems, texts, ids, strict=True)]
     kept = [p for p in prompts if 0 < len(p.ids) <= config.max_prompt_tokens]
     if not any(p.ids for p in prompts):
@@ -59,18 +58,82 @@ def encode_prompts(
             f"every {what} prompt is longer than data.max_prompt_tokens={config.max_prompt_tokens} (the shortest has "
             f"{shortest} tokens): raise it"
         )
-    if len(kept) < len(prompts):
-        notes.append(
-            f"{len(prompts) - len(kept)} of {len(prompts)} {what} prompts are empty or longer than data.max_prompt_tokens="
-            f"{config.max_prompt_tokens} and were dropped"
-        )
-    odd = [p for p in kept[:500] if same_text(tokenizer.decode(p.ids)) != same_text(p.text)]
+    begun = [p for p in problems if messages_of(p)[-1]["role"] == "assistant"]
+    begin = "" if config.chat else tokenizer.bos_token or ""
+    odd = [p for p in kept[:500] if same_text(tokenizer.decode(p.ids).removeprefix(begin)) != same_text(p.text)]
+    for count, note in (
+        (
+            len(prompts) - len(kept),
+            f"are empty or longer than data.max_prompt_tokens={config.max_prompt_tokens} and were dropped",
+        ),
+        (len(found), f"contain special tokens, which were encoded as text, such as {problems[found[0]].id}" if found else ""),
+        (len(begun), "end with an assistant message, which responses continue"),
+    ):
+        if count:
+            notes.append(f"{count} of {len(prompts)} {what} prompts {note}")
     if odd:
         notes.append(
             f"{len(odd)} of the first {min(500, len(kept))} {what} prompts do not survive tokenising, such as "
             f"{odd[0].text[:80]!r}, which the model sees as {tokenizer.decode(odd[0].ids)[:80]!r}"
         )
     return kept
+
+
+def messages_of(problem: Problem) -> list[dict[str, Any]]:
+    """The conversation that a problem is, a single message of the user where it is a text."""
+    return problem.messages or [{"role": "user", "content": problem.prompt}]
+
+
+def prompt_text(messages: list[dict[str, Any]], tokenizer: Any, config: DataConfig) -> str:
+    """What the model sees of a conversation, as text. data.template shapes the last message of the user, and templates that
+    print the date print data.template_date. ConfigError for messages that the chat template refuses."""
+    last = max(i for i, message in enumerate(messages) if message["role"] == "user")
+    text = config.template.replace("{problem}", messages[last]["content"])  # not str.format: problems are full of braces
+    if not config.chat:
+        require(
+            len(messages) == 1, f"a conversation of {len(messages)} messages needs data.chat=true, the last is {text[-80:]!r}"
+        )
+        return text
+    messages = [*messages[:last], {**messages[last], "content": text}, *messages[last + 1 :]]
+    if config.system and messages[0]["role"] not in ("system", "developer"):
+        messages.insert(0, {"role": "system", "content": config.system})
+    begun = messages[-1]["role"] == "assistant"
+    day = datetime.fromisoformat(config.template_date) if config.template_date else datetime.now()
+    arguments = {"strftime_now": day.strftime, "add_generation_prompt": not begun, "continue_final_message": begun}
+    try:
+        return str(tokenizer.apply_chat_template(messages, tokenize=False, **(arguments | config.chat_arguments)))
+    except TEMPLATE_ERRORS as error:
+        raise ConfigError(
+            f"the chat template refuses {text[-80:]!r}: {error}; see data.system and data.chat_arguments"
+        ) from None
+
+
+def ids_as_text(
+    problem: Problem, text: str, special: dict[int, str], pattern: re.Pattern[str], tokenizer: Any, config: DataConfig
+) -> list[int]:
+    """The ids of a prompt's text, those of special tokens in the problem itself replaced by the ids of their text.
+
+    Which ones those are shows in the same prompt made of a problem where each of their characters is another one.
+    """
+    found = {token for message in messages_of(problem) for token in pattern.findall(message["content"])}
+    spelled = {
+        i: tokenizer(token, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        for i, token in special.items()
+        if token in found
+    }
+    masked = [
+        {**message, "content": pattern.sub(lambda token: HIDDEN * len(token[0]), message["content"])}
+        for message in messages_of(problem)
+    ]
+    hidden = prompt_text(masked, tokenizer, config)
+    if not tokenizer.is_fast or len(hidden) != len(text) or any(special.keys() & set(ids) for ids in spelled.values()):
+        raise ConfigError(
+            f"problem {problem.id} contains a special token, {min(found)!r}, which its tokenizer or chat template does not "
+            "take as text: mend or remove the problem"
+        )
+    whole = tokenizer(text, add_special_tokens=not config.chat, return_offsets_mapping=True)
+    parts = zip(whole["input_ids"], whole["offset_mapping"], strict=True)
+    return [j for i, (a, b) in parts for j in (spelled[i] if i in spelled and HIDDEN in hidden[a:b] else [i])]
 
 
 class Order:

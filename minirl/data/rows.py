@@ -77,13 +77,6 @@ def column_value(row: dict[str, Any], column: str) -> Any:
     return row.get(column, value)
 
 
-def last_user_message(prompt: Any) -> Any:
-    """The last user message of a list of messages (verl's format); anything else as it is."""
-    if isinstance(prompt, list) and all(isinstance(m, dict) for m in prompt):
-        return next((m.get("content") for m in reversed(prompt) if m.get("role") == "user"), None)
-    return prompt
-
-
 def text_of(value: Any, column: str, source: str, row: int) -> str:
     """A text or a number as text; ConfigError for anything else, and for characters that are no text."""
     if not isinstance(value, str | int | float):

@@ -9,15 +9,16 @@ import json
 import re
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from minirl.advantages import option
 from minirl.config.command_line import coerce, read_yaml
 from minirl.config.options import DataConfig, items
-from minirl.data.problems import GENERATORS, same_text, unreadable_answers
-from minirl.data.rows import column_value, last_user_message, read_rows, text_of
+from minirl.data.messages import read_prompt
+from minirl.data.problems import GENERATORS, same_problem, unreadable_answers
+from minirl.data.rows import column_value, read_rows, text_of
 from minirl.evaluation.hub_rows import PREPARE
 from minirl.utils.errors import ConfigError
 from minirl.verify.rewards import reward_file
@@ -213,7 +214,7 @@ def load(b: Benchmark, data_dir: Path | None, limit: int | None) -> Loaded:
     elif b.sha256 and sha256 != b.sha256:
         notes.append(f"{b.name} in {source} is not the text that the record knows (sha256 {sha256[:12]}, not {b.sha256[:12]})")
     count = len(problems) if limit is None else min(limit, len(problems))
-    if repeated := len(problems) - len({same_text(p.prompt) for p in problems}):
+    if repeated := len(problems) - len({same_problem(p) for p in problems}):
         notes.append(f"{b.name}: {repeated} of {len(problems)} problems are repetitions; each counts")
     if b.verifier != "code":
         solutions = [f"\\boxed{{{p.answer}}}" if b.answer == "boxed" else p.answer for p in problems]
@@ -279,7 +280,7 @@ def to_problem(row: dict[str, Any], number: int, b: Benchmark, source: str) -> t
             )
         return value
 
-    prompt = text_of(need("problem", last_user_message(get("problem", "prompt"))), "problem", source, number)
+    prompt, messages = read_prompt(need("problem", get("problem", "prompt")), "problem", source, number)
     if not prompt.strip():
         raise ConfigError(f"benchmark {b.name}: {source}, row {number} has an empty problem: mend or remove the row")
     name = get("id")
@@ -291,12 +292,12 @@ def to_problem(row: dict[str, Any], number: int, b: Benchmark, source: str) -> t
         solution = get("solution", "canonical_solution") if row.get("canonical_passes", True) else None
         if solution is not None and extra_info["entry_point"] and f"def {extra_info['entry_point']}" in prompt:
             solution = prompt + solution  # the body of the function that the prompt begins
-        return Problem(name, prompt, "", extra_info), None if solution is None else f"```python\n{solution}\n```"
+        return Problem(name, prompt, "", extra_info, messages), None if solution is None else f"```python\n{solution}\n```"
     answer = need("answer", get("answer"))
     if isinstance(answer, list):
         answer = ", ".join(map(str, answer))
     answer = text_of(answer, "answer", source, number)
-    return Problem(name, prompt, answer.strip()), None
+    return Problem(name, prompt, answer.strip(), messages=messages), None
 
 
 def answers_found(problems: Sequence[Problem], pattern: str, where: str) -> tuple[list[Problem], bool]:
@@ -312,7 +313,7 @@ def answers_found(problems: Sequence[Problem], pattern: str, where: str) -> tupl
             f"{where}, row {number + 1}: answer_pattern {pattern!r} finds no answer in {problems[number].answer[-80:]!r}, and "
             "finds one in other rows: change the pattern or mend the row"
         )
-    return [Problem(p.id, p.prompt, (a or "").strip(), p.extra_info) for p, a in zip(problems, answers, strict=True)], True
+    return [replace(p, answer=(a or "").strip()) for p, a in zip(problems, answers, strict=True)], True
 
 
 def with_unique_ids(problems: Iterable[Problem]) -> list[Problem]:
@@ -322,7 +323,7 @@ def with_unique_ids(problems: Iterable[Problem]) -> list[Problem]:
     for number, p in enumerate(problems):
         name = f"{p.id}#{number}" if p.id in seen else p.id
         seen.add(name)
-        unique.append(Problem(name, p.prompt, p.answer, p.extra_info))
+        unique.append(replace(p, id=name))
     return unique
 
 
@@ -330,5 +331,5 @@ def digest(problems: Sequence[Problem]) -> str:
     """A hash of all that a result depends on: prompts, answers, tests, in their order; not ids."""
     whole = hashlib.sha256()
     for p in problems:
-        whole.update(json.dumps([p.prompt, p.answer, p.extra_info], sort_keys=True, default=str).encode() + b"\n")
+        whole.update(json.dumps([p.prompt, p.answer, p.extra_info, *p.messages], sort_keys=True, default=str).encode() + b"\n")
     return whole.hexdigest()

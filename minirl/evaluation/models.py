@@ -18,7 +18,7 @@ from minirl.config.command_line import labelled
 from minirl.config.options import Config, ModelConfig, RolloutConfig, VllmConfig
 from minirl.data.prompts import Prompt, encode_prompts
 from minirl.evaluation.benchmarks import Loaded
-from minirl.policy.model import load, load_tokenizer, model_source
+from minirl.policy.model import check_ids, load, load_tokenizer, model_source
 from minirl.rollout.engines import build_engine
 from minirl.rollout.types import Engine
 from minirl.utils.distributed import Ranks
@@ -109,6 +109,7 @@ def prompts_of(model: Model, loaded: Sequence[Loaded], notes: list[str]) -> Prep
         prompts = encode_prompts(one.problems, tokenizer, b.data_config(), notes, b.name)
         if len(prompts) != len(one.problems):
             raise ConfigError(f"{b.name}: the tokenizer of {model.label} turns some prompts into nothing")
+        check_ids(model.config, prompts)
         longest = max(len(p.ids) for p in prompts)
         if limit is not None and longest + b.max_tokens > limit:
             raise ConfigError(

@@ -1,9 +1,10 @@
 """Loads and writes the model, and changes how it computes, for speed or exactness; its weights keep Hugging Face's names."""
 
 import inspect
+import math
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MethodType
@@ -20,6 +21,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging as transformers_logging
 
 from minirl.config.options import EMBEDDED, Config, ModelConfig, PlanConfig
+from minirl.data.prompts import Prompt
 from minirl.policy import plan
 from minirl.policy.attention import packed_attention
 from minirl.utils.distributed import Ranks
@@ -36,19 +38,45 @@ def model_source(config: ModelConfig) -> str:
 
 
 def load(kind: Any, config: ModelConfig, **arguments: Any) -> Any:
-    """`kind.from_pretrained` of the configured model, with one clear sentence when it is not there."""
-    source = model_source(config)
+    """`kind.from_pretrained` of the configured model. ConfigError when it is not there, cannot be read, or lacks weights."""
+    source, weights = model_source(config), kind is AutoModelForCausalLM
+    if weights:
+        arguments["output_loading_info"] = True
     try:
-        return kind.from_pretrained(source, revision=config.revision, **arguments)
-    except (OSError, ValueError, ImportError, SafetensorError) as error:
+        loaded = kind.from_pretrained(source, revision=config.revision, trust_remote_code=config.trust_remote_code, **arguments)
+    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
         hint = (
             "config.json, weights and tokenizer are whole, and model.attention known"
             if Path(source).exists()
             else "the path or Hub name is right"
         )
+        if "trust_remote_code" in str(error):
+            hint = "its code can be trusted, then set model.trust_remote_code=true"
         raise ConfigError(
             f"cannot load model.path={config.path!r}: {' '.join(str(error).split())[:300]}; check that {hint}"
         ) from None
+    if not weights:
+        return loaded
+    model, info = loaded
+    if missing := sorted(info["missing_keys"]):  # transformers gives them random values and goes on
+        raise ConfigError(
+            f"model.path={config.path!r} lacks {len(missing)} of the model's weights, first {missing[0]}: its files are cut "
+            "or of another kind of model, such as an adapter that was not merged"
+        )
+    return model
+
+
+def check_ids(config: ModelConfig, prompts: Sequence[Prompt]) -> None:
+    """ConfigError for a prompt with a token that the model has no embedding for. Reads the model's config only."""
+    rows = getattr(model_config(config).get_text_config(), "vocab_size", math.inf)
+    for prompt in prompts:
+        if (highest := max(prompt.ids)) >= rows:
+            raise ConfigError(
+                f"the tokenizer of model.path={config.path!r} makes token {highest} of problem {prompt.problem.id}, but the "
+                f"model has embeddings for {rows} tokens only: take the model's own tokenizer, or resize its embeddings"
+            )
 
 
 def load_tokenizer(config: ModelConfig) -> Any:

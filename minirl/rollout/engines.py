@@ -1,9 +1,11 @@
 """Builds the engine that a config names, and finds the tokens at which it ends a response."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from minirl.config.options import Config
+from minirl.data.prompts import TEMPLATE_ERRORS
 from minirl.rollout.types import Engine, EnginePolicy
 
 
@@ -12,16 +14,24 @@ def stop_ids(tokenizer: Any, generation_config: Any, stop: Sequence[str]) -> lis
     closes a turn, and every token whose text contains a text of `stop`."""
     ends = generation_config.eos_token_id if generation_config is not None else None
     ids = {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])} - {None}
-    if tokenizer.chat_template:
-        turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "the answer"}]
-        closing = tokenizer.apply_chat_template(turns, tokenize=False).rpartition("the answer")[2]
-        after = tokenizer(closing, add_special_tokens=False)["input_ids"][:1]
-        # A base model's own end token is often another one than its template's (Qwen3-4B-Base: <|endoftext|>, <|im_end|>).
-        ids |= {i for i in after if i in tokenizer.added_tokens_decoder and tokenizer.added_tokens_decoder[i].special}
+    after = tokenizer(closing_text(tokenizer), add_special_tokens=False)["input_ids"][:1]
+    # A base model's own end token is often another one than its template's (Qwen3-4B-Base: <|endoftext|>, <|im_end|>).
+    ids |= {i for i in after if i in tokenizer.added_tokens_decoder and tokenizer.added_tokens_decoder[i].special}
     if stop:
         texts = tokenizer.batch_decode([[i] for i in range(len(tokenizer))])
         ids |= {i for i, text in enumerate(texts) if any(s in text for s in stop)}
     return sorted(ids)
+
+
+def closing_text(tokenizer: Any) -> str:
+    """What the chat template writes after an assistant's message; "" without a template, or when it takes no such message."""
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "the answer"}]
+    for messages in (turns, [{"role": "system", "content": "b"}, *turns]) if tokenizer.chat_template else ():
+        with suppress(*TEMPLATE_ERRORS):
+            _, found, closing = str(tokenizer.apply_chat_template(messages, tokenize=False)).rpartition("the answer")
+            if found:
+                return closing
+    return ""
 
 
 def build_engine(config: Config, policy: EnginePolicy, tokenizer: Any, longest_prompt: int) -> Engine:

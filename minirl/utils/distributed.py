@@ -17,22 +17,44 @@ from minirl.utils.errors import ConfigError
 from minirl.utils.versions import INSTALL
 
 
+def asked_processes(dtype: str) -> int:
+    """The number of processes in a launcher's environment, 1 without a launcher; dtype: the config's compute precision.
+
+    ConfigError for an environment that no launcher leaves, and for what accelerate was asked for and would not do.
+    """
+    launch = {name: os.environ.get(name) for name in ("WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT")}
+    size = launch["WORLD_SIZE"]
+    if size is None and {"ACCELERATE_USE_CPU", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+        # `accelerate launch --num_processes 2` without a GPU sets the address, then starts one process and says nothing.
+        raise ConfigError(
+            "accelerate was asked for several processes but started one, as it does without GPUs: launch with `torchrun "
+            "--nproc_per_node N train.py` (if one process was asked for, unset MASTER_ADDR)"
+        )
+    alone = "LOCAL_RANK" not in os.environ and (size == "1" or launch["RANK"] is None is size)
+    if not alone and (None in launch.values() or not str(size).isdecimal()):
+        found = ", ".join(f"{name}={value}" for name, value in launch.items() if value is not None) or "LOCAL_RANK only"
+        raise ConfigError(
+            f"the environment has {found}, a launcher sets all of {', '.join(launch)}: unset them for a run of one process, or "
+            "launch with torchrun or accelerate"
+        )
+    precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    if precision != "no" and (precision, dtype) != ("bf16", "bfloat16"):
+        raise ConfigError(
+            f"the launcher's mixed precision {precision} would be ignored, as model.dtype={dtype} decides: "
+            "launch with --mixed_precision no"
+        )
+    return int(size or 1)
+
+
 class Ranks:
     """This process among the processes of the run. rank, size: int; main: first rank; device: torch.device;
     zero: DeepSpeed's ZeRO stage, None without DeepSpeed; gpu_gib: memory of a GPU, None without one; accelerator: accelerate's
     handle."""
 
     def __init__(self, dtype: str = "float32") -> None:
-        """Starts accelerate as its launcher was told; dtype: compute precision under DeepSpeed. ConfigError when the launcher's
-        number of processes is not what we got, or DeepSpeed is missing."""
-        asked = int(os.environ.get("WORLD_SIZE", "1"))
-        lonely = "WORLD_SIZE" not in os.environ and os.environ.get("ACCELERATE_USE_CPU") == "True"
-        if lonely and os.environ.get("MASTER_ADDR") == "127.0.0.1":
-            # `accelerate launch --cpu --num_processes 2` sets the address, then starts one process and says nothing.
-            raise ConfigError(
-                "accelerate was asked for several processes but started one: on CPUs launch with "
-                "`torchrun --nproc_per_node N train.py`"
-            )
+        """Starts accelerate as its launcher was told; dtype: compute precision. ConfigError when that would not
+        happen, its number of processes is not what we got, or DeepSpeed is missing."""
+        asked = asked_processes(dtype)
         from accelerate import Accelerator
         from accelerate.utils import InitProcessGroupKwargs
 

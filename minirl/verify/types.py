@@ -24,13 +24,15 @@ class Problem:
     """One problem.
 
     id: unique within a data set; prompt: what the user says, before any chat template; answer: the gold answer as text
-    ("" where tests decide); extra_info: whatever else the verifier needs (for code: tests, entry_point, timeout ...).
+    ("" where tests decide); extra_info: whatever else the verifier needs (for code: tests, entry_point, timeout ...);
+    messages: of a problem that is a conversation all its {"role", "content"}, the prompt being the last one of the user.
     """
 
     id: str
     prompt: str
     answer: str
     extra_info: dict[str, Any] = field(default_factory=dict)
+    messages: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

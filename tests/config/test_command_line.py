@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from minirl import advantages
-from minirl.config.command_line import help_text, load
+from minirl.config.command_line import RENAMED, help_text, load
 from minirl.config.options import Config, every_option
 from minirl.utils.errors import ConfigError
 from tests.conftest import ROOT
@@ -19,6 +19,16 @@ def test_defaults_yaml_and_command_line_in_this_order(tmp_path):
     c = load([str(file), "--rollout.group_size=6", "--run.seed", "3", "--run-dir", "out"])
     assert (c.rollout.prompts, c.rollout.group_size, c.run.seed, c.run.dir) == (64, 6, 3, "out")
     assert c.optimizer.lr == 1e-6, "YAML reads 1e-6 as text"
+    file.write_text("data: {subset: 2024, system: null}\nestimator: {edas: {beta: 1}}\nrollout: {vllm: {sleep: false}}\n")
+    c = load([str(file), "--run.seed=1", "--run.seed=2"])
+    assert (c.data.subset, c.data.system, c.estimator.edas.beta, c.rollout.vllm.sleep, c.run.seed) == (
+        "2024",
+        None,
+        1,
+        False,
+        2,
+    )
+    assert (type(c.estimator.edas.beta), c.estimator.edas.alpha) == (float, 0.4)
     assert c.algorithm.mini_batch_prompts == Config().algorithm.mini_batch_prompts
 
 
@@ -84,6 +94,15 @@ BAD = [
     ("--prompts=8", "rollout.prompts"),
     ("--estimator.edas.alhpa=1", "estimator.edas.alpha"),
     ("--zzz.qqq=1", "known here are model, data"),
+    ("--optimizer.learning_rate=1", "known here are optimizer.lr, optimizer.betas"),
+    ("--verifier.worker=2", "did you mean verifier.workers"),
+    ("--estimator.edas.base=grpo", "unknown option estimator.edas.base"),
+    ("--rollout.vllm=3", "rollout.vllm is a section"),
+    ("--algorithm.dual_clip=1", "above 1"),
+    ("--algorithm.dynamic_sampling=1", "true or false"),
+    ("--run.epochs=x", "float, not 'x'"),
+    ("--data.chat_arguments=[1]", "dict, not"),
+    ("--rollout.abort_longest=0.6", "at most 0.5"),
     ("--rollout.prompts=many", "'many'"),
     ("--rollout.prompts=1.5", "1.5"),
     ("--rollout.prompts=true", "'true'"),
@@ -113,12 +132,35 @@ def test_bad_input_is_one_sentence_that_names_value_or_remedy(arguments, says, t
 
 
 @pytest.mark.parametrize(
-    "text", ["[1, 2]", "a: b: c", "rollout: 3", "rollout: {prompts: [1]}", "unknown: {}", "rollout: {prompts: .inf}"]
+    "text",
+    [
+        "[1, 2]",
+        "a: b: c",
+        "rollout: 3",
+        "rollout:",
+        "rollout: {vllm: {sleeep: true}}",
+        "data: {system: yes}",
+        "rollout: {prompts: [1]}",
+        "unknown: {}",
+        "rollout: {prompts: .inf}",
+    ],
 )
 def test_bad_yaml(text, tmp_path):
     (tmp_path / "c.yaml").write_text(text)
     with pytest.raises(ConfigError):
         load([str(tmp_path / "c.yaml")])
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_an_old_name_is_refused_with_the_new_one_on_the_command_line_and_in_yaml(old, new, tmp_path):
+    options = {key for key, *_ in every_option()}
+    assert old not in options
+    assert any(key == new.split(" ")[0] or key.startswith(f"{new}.") for key in options)
+    section, _, name = old.partition(".")
+    (tmp_path / "c.yaml").write_text(f"{section}: {{{name or 'edas'}: {'1' if name else '{alpha: 1}'}}}\n")
+    for arguments in ([f"--{old}=1"], [f"--{old}.edas.alpha", "1"], [str(tmp_path / "c.yaml")]):
+        with pytest.raises(ConfigError, match=re.escape(f"the option {old} is now called {new}")):
+            load(arguments)
 
 
 def test_help_lists_every_option_with_default_and_meaning():

@@ -252,7 +252,30 @@ def test_verl_rows_with_messages_and_nested_columns(tmp_path):
     )  # fmt: skip
     train, test, _ = load_problems(config)
     assert {p.prompt for p in train + test} == {"Write f.", "Write g."}
+    assert sorted([m["role"] for m in p.messages] for p in train + test) == [["system", "user"], ["user"]]
     assert train[0].extra_info == {"tests": '{"functional": "assert f() == 1"}'}
     from minirl.verify.code.verifier import parse_tests
 
     assert parse_tests(train[0]).script == "assert f() == 1"
+
+
+def test_conversations_that_differ_only_before_the_last_message_are_different_problems(tmp_path):
+    def row(*texts):
+        roles = ["user", "assistant"] * 3
+        return {"problem": [{"role": r, "content": t} for r, t in zip(roles, texts, strict=False)], "answer": "1"}
+
+    rows = [row("a", "b", "c"), row("a", "x", "c"), row("a ", "b\n", " c"), {"problem": "c", "answer": "1"}, row("c")]
+    train, test, notes = load_problems(dataset(write(tmp_path / "a.jsonl", rows), test_size=1))
+    assert len(train) + len(test) == 3, "white space does not make another problem, and one message is a plain problem"
+    assert notes == ["2 repeated problems were dropped"]
+    held_out = write(tmp_path / "t.jsonl", [row("a", "x", "c")])
+    train, test, notes = load_problems(dataset(write(tmp_path / "b.jsonl", rows), test=held_out))
+    assert (len(train), len(test)) == (2, 1)
+
+
+@pytest.mark.parametrize(("rows", "held_out"), [(2, 1), (9, 1), (300, 30), (1279, 127), (1280, 128), (3000, 128)])
+def test_a_tenth_is_held_out_and_at_most_128_unless_it_is_set(tmp_path, rows, held_out):
+    file = write(tmp_path / "a.jsonl", [{"problem": f"q{i}", "answer": "1"} for i in range(rows)])
+    assert len(load_problems(dataset(file))[1]) == held_out
+    if rows > 200:
+        assert len(load_problems(dataset(file, test_size=200))[1]) == 200

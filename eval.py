@@ -39,6 +39,7 @@ def command_line(argv: Sequence[str]) -> argparse.Namespace:
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="change a key of the chosen records: grader=mathruler")
     add("--samples", type=int, help="responses to each problem, but for greedy benchmarks")
     add("--max-tokens", type=int, help="longest response")
+    add("--stop", action="append", default=[], metavar="TEXT", help="end a response at this text; may be repeated")
     add("--greedy", action="store_true", help="one response at temperature 0, everywhere")
     add("--k", type=int, action="append", default=[], help="further k of pass@k and maj@k; may be repeated")
     add("--limit", type=int, help="only the first so many problems of each benchmark")
@@ -89,7 +90,7 @@ def evaluate(o: argparse.Namespace) -> int:
         models = find_models(o.models, o.dtype or ("bfloat16" if torch.cuda.is_available() else "float32"), o.revision)
         prepared = {model.label: prompts_of(model, loaded, notes) for model in models}
         described = {m.label: m.description() | {"first_prompts": prepared[m.label].first()} for m in models}
-        engine = {"name": o.engine, "max_sequences": o.max_sequences, "dtype": models[0].config.dtype}
+        engine = {"name": o.engine, "max_sequences": o.max_sequences, "dtype": models[0].config.dtype, "stop": o.stop}
     records = {one.benchmark.name: one.record() for one in loaded}
     manifest = {"seed": o.seed, "engine": engine, "versions": versions(), "models": described, "benchmarks": records}
     folder = Folder(o.out)
@@ -103,20 +104,22 @@ def evaluate(o: argparse.Namespace) -> int:
         say(note)
     timing: dict[str, dict[str, Any]] = {}
     with ExitStack() as stack:
-        judges = running.Judges(stack, loaded, o.workers, folder.part(ranks.rank))
+        pools = running.open_pools(stack, loaded, o.workers)
         finished = folder.begin(manifest, ranks)
+
+        def judge(one: Loaded, label: str) -> running.Judge:
+            return running.Judge(pools[one.benchmark.name], one, label, folder.part(ranks.rank))
+
         for label, answers in given.items() if ranks.main else ():
             for one in loaded:
-                responses.judge(judges.of(one, label), answers[one.benchmark.name], finished)
+                judge(one, label).submit(answers[one.benchmark.name], finished)
         for model in models:
             if all((model.label, *key) in finished for one in loaded for key in one.wanted()):
                 continue
             made = prepared[model.label]
             sampling_engine = open_engine(model, o, made, max(one.benchmark.max_tokens for one in loaded), ranks)
             timing[model.label] = {
-                one.benchmark.name: running.sample_benchmark(
-                    sampling_engine, made, one, judges.of(one, model.label), finished, o, ranks
-                )
+                one.benchmark.name: running.sample_benchmark(sampling_engine, made, judge(one, model.label), finished, o, ranks)
                 for one in loaded
             }
             close_engine(sampling_engine)
@@ -148,6 +151,7 @@ def chosen(o: argparse.Namespace) -> list[Loaded]:
     require(o.out is not None, "--out DIR is missing: where should the results go?")
     require(o.limit is None or o.limit > 0, f"--limit must be at least 1, not {o.limit}: no problem would be left")
     require(o.max_sequences > 0, f"--max-sequences must be at least 1, not {o.max_sequences}")
+    require(all(o.stop), "--stop has an empty text, which every token contains: leave it out")
     require(o.seed >= 0, f"--seed must be at least 0, not {o.seed}")
     require(not o.data_dir or o.data_dir.is_dir(), f"--data-dir {o.data_dir} is no folder")
     require(os.environ.get("ACCELERATE_USE_DEEPSPEED") != "true", "evaluation needs no DeepSpeed: launch without its config")

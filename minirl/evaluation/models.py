@@ -149,7 +149,7 @@ class Checkpoint:
 def open_engine(model: Model, o: Namespace, prepared: Prepared, longest_response: int, ranks: Ranks) -> Engine:
     """The engine that `o` (the options of eval.py) names, with the model's weights."""
     rollout = RolloutConfig(
-        engine=o.engine, max_sequences=o.max_sequences, max_response_tokens=longest_response,
+        engine=o.engine, max_sequences=o.max_sequences, max_response_tokens=longest_response, stop=o.stop,
         vllm=VllmConfig(gpu_memory_utilization=o.gpu_memory, sleep=False),
     )  # fmt: skip
     config = Config(model=model.config, rollout=rollout)

@@ -8,8 +8,8 @@ from typing import Any
 
 from minirl.data.rows import read_jsonl
 from minirl.evaluation.benchmarks import Loaded
-from minirl.evaluation.folder import Key, Row
-from minirl.evaluation.running import Judge, Response
+from minirl.evaluation.folder import Row
+from minirl.evaluation.running import Response
 from minirl.utils.errors import ConfigError
 
 Given = dict[str, dict[str, list[Response]]]  # responses by model and benchmark
@@ -94,11 +94,3 @@ def read_responses(file: Path, loaded: Sequence[Loaded]) -> tuple[list[Loaded], 
                 for i, place in enumerate(places) for j, row in enumerate(by_name[name][place])
             ]  # fmt: skip
     return kept, answers
-
-
-def judge(judge: Judge, responses: Sequence[Response], finished: set[Key]) -> None:
-    """Has given responses judged, but for those that are finished."""
-    for response in responses:
-        if (judge.model, judge.one.benchmark.name, judge.one.indices[response.place], response.sample) not in finished:
-            judge.submit([response])
-    judge.flush(wait=True)

@@ -114,6 +114,16 @@ def test_a_limit_changes_no_sample_and_another_seed_changes_them(one, tmp_path):
     assert [r["response"] for r in samples(tmp_path / "other")] != [r["response"] for r in samples(one)][:32]
 
 
+def test_a_response_is_cut_before_the_first_stop_text_as_in_training(one, tmp_path):
+    assert run(*SMALL, "--stop", "}", "--stop", "7", "--out", tmp_path / "stop") == 0
+    whole = [r["response"] for r in samples(one)]
+    cut = samples(tmp_path / "stop")
+    assert [r["response"] for r in cut] == [re.split("[}7]", text)[0] for text in whole]
+    assert {r["finish"] for r in cut} == {"stop"}
+    assert sum("7" in text.split("}")[0] for text in whole) > 10, "else only one of the stop texts was met"
+    assert results(tmp_path / "stop")["engine"]["stop"] == ["}", "7"]
+
+
 def test_a_killed_evaluation_goes_on_to_the_same_bytes(one, tmp_path):
     command = [sys.executable, str(ROOT / "eval.py"), *SMALL, "--k", "3", "--out", str(tmp_path / "cut")]
     part = tmp_path / "cut" / "samples.rank0.jsonl"
@@ -176,6 +186,7 @@ def bare_folder(tmp_path):
         (["embedded", "--benchmark", "arithmetic", "--skip", "arithmetic"], "no benchmark is chosen"),
         (["embedded", "--benchmark", "arithmetic", "--limit", "0"], "--limit must be at least 1"),
         (["embedded", "--benchmark", "arithmetic", "--k", "17"], "--k 17 is not between 1 and the number of samples (16"),
+        (["embedded", "--benchmark", "arithmetic", "--stop", ""], "--stop has an empty text"),
         (["embedded", "--benchmark", "arithmetic", "--k", "0"], "--k must be at least 1, not 0"),
         (["embedded", "--benchmark", "arithmetic", "--max-tokens", "0"], "max_tokens must be at least 1, not 0"),
         (["{bare}", "--benchmark", "arithmetic"], "no chat template (a base model has none): --set chat=false"),

@@ -96,7 +96,7 @@ def evaluate(o: argparse.Namespace) -> int:
     folder = Folder(o.out)
     if folder.check(manifest):
         notes.append(f"going on in {o.out}")
-    if any(one.benchmark.verifier == "code" for one in loaded):
+    if any(one.benchmark.verifier.name == "code" for one in loaded):
         notes.append(confinement())
 
     ranks = Ranks()
@@ -117,7 +117,7 @@ def evaluate(o: argparse.Namespace) -> int:
             if all((model.label, *key) in finished for one in loaded for key in one.wanted()):
                 continue
             made = prepared[model.label]
-            sampling_engine = open_engine(model, o, made, max(one.benchmark.max_tokens for one in loaded), ranks)
+            sampling_engine = open_engine(model, o, made, max(one.benchmark.sampling.max_tokens for one in loaded), ranks)
             timing[model.label] = {
                 one.benchmark.name: running.sample_benchmark(sampling_engine, made, judge(one, model.label), finished, o, ranks)
                 for one in loaded
@@ -135,8 +135,8 @@ def chosen(o: argparse.Namespace) -> list[Loaded]:
     known = benchmarks.read_records(CONFIG) | (benchmarks.read_records(o.benchmarks) if o.benchmarks else {})
     if o.list:
         for name, b in known.items():
-            way = f"{b.samples:3} x T {b.temperature:g}  {b.metric:9}"
-            print(f"{name:20} {', '.join(b.suites) or '-':6} {way} {b.file or b.task} {b.hub}")
+            way = f"{b.sampling.n:3} x T {b.sampling.temperature:g}  {b.metric:9}"
+            print(f"{name:20} {', '.join(b.suites) or '-':6} {way} {b.file or b.data.task} {b.hub}")
         sys.exit(0)
     for file in o.data:
         b = benchmarks.from_file(file)
@@ -158,9 +158,9 @@ def chosen(o: argparse.Namespace) -> list[Loaded]:
     made = [changed(b, o) for b in found]
     for k in o.k if not o.responses else ():
         require(k > 0, f"--k must be at least 1, not {k}")
-        enough = [b.name for b in made if 1 <= k <= b.samples]
-        lacking = [b for b in made if b.temperature and k > b.samples]
-        few = f"{lacking[0].samples} samples of {lacking[0].name}" if lacking else "one greedy sample"
+        enough = [b.name for b in made if 1 <= k <= b.sampling.n]
+        lacking = [b for b in made if b.sampling.temperature and k > b.sampling.n]
+        few = f"{lacking[0].sampling.n} samples of {lacking[0].name}" if lacking else "one greedy sample"
         require(bool(enough) and not lacking, f"--k {k} is not between 1 and the number of samples ({few}): raise --samples")
     return [benchmarks.load(b, o.data_dir, o.limit) for b in made]
 
@@ -179,7 +179,7 @@ def changed(b: Benchmark, o: argparse.Namespace) -> Benchmark:
         changes |= {"temperature": 0.0, "samples": 1, "metric": "accuracy"}
     if o.max_tokens is not None:
         changes["max_tokens"] = o.max_tokens
-    if o.samples is not None and changes.get("temperature", b.temperature):
+    if o.samples is not None and changes.get("temperature", b.sampling.temperature):
         changes["samples"] = o.samples
     return benchmarks.record(b.name, changes, b)
 

@@ -101,19 +101,19 @@ def prompts_of(model: Model, loaded: Sequence[Loaded], notes: list[str]) -> Prep
     made = {}
     for one in loaded:
         b = one.benchmark
-        if b.chat and not getattr(tokenizer, "chat_template", None):
+        if b.data.chat and not getattr(tokenizer, "chat_template", None):
             raise ConfigError(
                 f"{b.name}: the tokenizer of {model.label} has no chat template (a base model has none): --set chat=false "
                 "gives it the bare prompt, and --set template='...{problem}...' says how that reads"
             )
-        prompts = encode_prompts(one.problems, tokenizer, b.data_config(), notes, b.name)
+        prompts = encode_prompts(one.problems, tokenizer, b.data, notes, b.name)
         if len(prompts) != len(one.problems):
             raise ConfigError(f"{b.name}: the tokenizer of {model.label} turns some prompts into nothing")
         longest = max(len(p.ids) for p in prompts)
-        if limit is not None and longest + b.max_tokens > limit:
+        if limit is not None and longest + b.sampling.max_tokens > limit:
             raise ConfigError(
-                f"{b.name}: prompts of up to {longest} tokens and responses of {b.max_tokens} exceed the {limit} positions of "
-                f"{model.label}: set --max-tokens {max(1, limit - longest)} or less"
+                f"{b.name}: prompts of up to {longest} tokens and responses of {b.sampling.max_tokens} exceed the {limit} "
+                f"positions of {model.label}: set --max-tokens {max(1, limit - longest)} or less"
             )
         made[b.name] = prompts
     return Prepared(tokenizer, made)

@@ -21,7 +21,7 @@ SHOWN = {
 
 def ks_of(b: Benchmark, extra: Sequence[int]) -> list[int]:
     """The k of pass@k and maj@k: powers of two, n, that of the metric, and those asked for (not of greedy benchmarks)."""
-    return sorted({*powers(b.samples), b.metric_k} | ({*extra} if b.samples > 1 else set()))
+    return sorted({*powers(b.sampling.n), b.metric_k} | ({*extra} if b.sampling.n > 1 else set()))
 
 
 def results_of(
@@ -33,7 +33,7 @@ def results_of(
     for label in labels:
         for one in loaded:
             b = one.benchmark
-            grouped = [[rows[label, b.name, i, j] for j in range(b.samples)] for i in one.indices]
+            grouped = [[rows[label, b.name, i, j] for j in range(b.sampling.n)] for i in one.indices]
             made = [problem_metrics(samples, ks_of(b, extra)) for samples in grouped]
             problems[label, b.name] = made
             names = [name for name in made[0] if name not in COUNTS]
@@ -139,7 +139,7 @@ def detail_table(results: Row, loaded: Sequence[Loaded]) -> list[list[str]]:
         for one in loaded:
             b, entry = one.benchmark, found[one.benchmark.name]
 
-            def cell(name: str, metrics: Row = entry["metrics"], n: int = b.samples, whole: int = len(one.problems)) -> str:
+            def cell(name: str, metrics: Row = entry["metrics"], n: int = b.sampling.n, whole: int = len(one.problems)) -> str:
                 found = metrics.get(name.replace("@n", f"@{n}"))
                 if not found or found["mean"] is None:
                     return "–"
@@ -147,7 +147,7 @@ def detail_table(results: Row, loaded: Sequence[Loaded]) -> list[list[str]]:
                 return f"{found['mean'] if name == 'tokens' else 100 * found['mean']:.1f}{fewer}"
 
             names = [*SHOWN, *(f"pass@{k}" for k in ks)]
-            size = f"{len(one.problems)} x {b.samples}" + ("" if b.temperature else " greedy")
+            size = f"{len(one.problems)} x {b.sampling.n}" + ("" if b.sampling.temperature else " greedy")
             table.append([label, b.title or b.name, size, *map(cell, names), str(entry["counts"]["errors"])])
     return table
 

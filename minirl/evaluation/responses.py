@@ -42,9 +42,9 @@ def part(one: Loaded, places: Sequence[int], samples: int) -> Loaded:
     """The problems at `places` with so many responses each; a metric that needs more becomes the accuracy."""
     b = one.benchmark
     metric = b.metric if b.metric_k <= samples else "accuracy"
-    temperature = b.temperature if samples == 1 else b.temperature or 1.0
+    temperature = b.sampling.temperature if samples == 1 else b.sampling.temperature or 1.0
     return replace(
-        one, benchmark=replace(b, samples=samples, metric=metric, temperature=temperature),
+        one, benchmark=replace(b, metric=metric, sampling=replace(b.sampling, n=samples, temperature=temperature)),
         problems=[one.problems[i] for i in places], indices=[one.indices[i] for i in places],
         solutions=[one.solutions[i] for i in places],
     )  # fmt: skip

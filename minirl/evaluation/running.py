@@ -21,7 +21,7 @@ from minirl.evaluation.benchmarks import Loaded
 from minirl.evaluation.folder import Key, Row
 from minirl.evaluation.models import Prepared
 from minirl.rollout.sampler import EVALUATION, Sampler, by_length, submit
-from minirl.rollout.types import Engine, SamplingParams
+from minirl.rollout.types import Engine
 from minirl.utils.distributed import Ranks
 from minirl.verify.pool.pool import VerifierPool
 from minirl.verify.types import Verdict
@@ -83,10 +83,10 @@ def open_pools(stack: ExitStack, loaded: Sequence[Loaded], workers: int) -> dict
     """{benchmark: its verifier pool}, closed with `stack`; benchmarks with the same verifier share one. VerifierError for a
     verifier that does not work."""
     shared: dict[str, VerifierPool] = {}
-    for b in [one.benchmark for one in loaded]:
-        if (verifier := repr((b.pool(), b.timeout))) not in shared:
-            shared[verifier] = stack.enter_context(VerifierPool(*b.pool(), workers, b.timeout))
-    return {one.benchmark.name: shared[repr((one.benchmark.pool(), one.benchmark.timeout))] for one in loaded}
+    for v in [one.benchmark.verifier for one in loaded]:
+        if repr(v) not in shared:
+            shared[repr(v)] = stack.enter_context(VerifierPool(*v.pool(), workers, v.timeout))
+    return {one.benchmark.name: shared[repr(one.benchmark.verifier)] for one in loaded}
 
 
 def sample_benchmark(engine: Engine, prepared: Prepared, judge: Judge, finished: set[Key], o: Namespace, ranks: Ranks) -> Row:
@@ -97,31 +97,32 @@ def sample_benchmark(engine: Engine, prepared: Prepared, judge: Judge, finished:
     one, b = judge.one, judge.one.benchmark
     prompts = prepared.prompts[b.name]
     # vLLM mixes requests as it likes; the other engine's batches must not depend on which problems are finished.
-    width = 1 if o.engine == "vllm" else max(1, o.max_sequences // b.samples)
+    width = 1 if o.engine == "vllm" else max(1, o.max_sequences // b.sampling.n)
     order = by_length(prompts)
     unfinished = [
         batch for start in range(0, len(order), width) for batch in [order[start : start + width]]
-        if any((judge.model, b.name, one.indices[i], j) not in finished for i in batch for j in range(b.samples))
+        if any((judge.model, b.name, one.indices[i], j) not in finished for i in batch for j in range(b.sampling.n))
     ]  # fmt: skip
     mine = [i for batch in unfinished[ranks.rank :: ranks.size] for i in batch]
     part = [prompts[i] for i in mine], [one.indices[i] for i in mine]
     sampler = Sampler(engine, prepared.tokenizer, judge.pool, ranks, o.seed, o.stop)
-    sampling = SamplingParams(b.samples, b.temperature, b.max_tokens, b.top_p, b.top_k)
     start, tokens = time.perf_counter(), 0
     sampled = 0  # tokens so far, those of unfinished samples included
     title = f"{judge.model} {b.name}" + (f" (rank 0 of {ranks.size})" if ranks.size > 1 else "")
     slow = TERMINAL if sys.stderr.isatty() else LOG
-    bar = tqdm(total=len(mine) * b.samples, desc=title, unit="sample", disable=not ranks.main, mininterval=slow, miniters=0)
+    bar = tqdm(total=len(mine) * b.sampling.n, desc=title, unit="sample", disable=not ranks.main, mininterval=slow, miniters=0)
 
     def show(count: int) -> None:
         nonlocal sampled
         sampled += count
-        bar.set_postfix_str(pace(sampled, tokens, bar.total - bar.n, b.max_tokens, time.perf_counter() - start), refresh=False)
+        bar.set_postfix_str(
+            pace(sampled, tokens, bar.total - bar.n, b.sampling.max_tokens, time.perf_counter() - start), refresh=False
+        )
         bar.update(0)
 
     engine.progress = show
     with bar:
-        for k, group in sampler.sample_groups(*part, sampling, (EVALUATION, zlib.crc32(b.name.encode()))):
+        for k, group in sampler.sample_groups(*part, b.sampling, (EVALUATION, zlib.crc32(b.name.encode()))):
             i = mine[k]
             judge.pending.append(
                 [(Response(i, j, prompts[i].text, text, len(sample.ids), sample.finish), verdict)
@@ -133,7 +134,7 @@ def sample_benchmark(engine: Engine, prepared: Prepared, judge: Judge, finished:
         judge.flush(wait=True)
     seconds = max(ranks.gather([time.perf_counter() - start]))
     tokens = sum(ranks.gather([tokens]))
-    return {"samples": sum(map(len, unfinished)) * b.samples, "of": len(prompts) * b.samples, "tokens": tokens,
+    return {"samples": sum(map(len, unfinished)) * b.sampling.n, "of": len(prompts) * b.sampling.n, "tokens": tokens,
             "seconds": round(seconds, 2), "tokens_per_second": round(tokens / max(seconds, 1e-9), 1)}  # fmt: skip
 
 

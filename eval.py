@@ -79,18 +79,20 @@ def evaluate(o: argparse.Namespace) -> int:
     """One evaluation, from the command line to the tables; returns the exit code."""
     # Whatever can be wrong with the input is found before a model is loaded.
     loaded = chosen(o)
-    notes = [note for one in loaded for note in one.notes]
     models: list[Model] = []
     given: responses.Given = {}
-    if o.check or o.responses:
+    if not o.models:
         loaded, given = responses.canonical(loaded) if o.check else responses.read_responses(o.responses, loaded)
-        described: dict[str, Any] = {label: responses.description(o.responses) for label in given}
-        engine: dict[str, Any] = {"name": "none"}
-    else:
+    check_k(o, loaded)
+    notes = [note for one in loaded for note in one.notes]
+    if o.models:
         models = find_models(o.models, o.dtype or ("bfloat16" if torch.cuda.is_available() else "float32"), o.revision)
         prepared = {model.label: prompts_of(model, loaded, notes) for model in models}
         described = {m.label: m.description() | {"first_prompts": prepared[m.label].first()} for m in models}
         engine = {"name": o.engine, "max_sequences": o.max_sequences, "dtype": models[0].config.dtype, "stop": o.stop}
+    else:
+        described = {label: responses.description(o.responses) for label in given}
+        engine = {"name": "none"}
     records = {one.benchmark.name: one.record() for one in loaded}
     manifest = {"seed": o.seed, "engine": engine, "versions": versions(), "models": described, "benchmarks": records}
     folder = Folder(o.out)
@@ -148,6 +150,11 @@ def chosen(o: argparse.Namespace) -> list[Loaded]:
         (o.check + bool(o.responses) + bool(o.models)) == 1,
         "name at least one MODEL, or judge given responses by --responses or --check without one",
     )
+    sampling = [flag for flag in ("samples", "max_tokens", "greedy", "stop") if getattr(o, flag)]
+    require(
+        bool(o.models) or not sampling,
+        f"--{''.join(sampling[:1]).replace('_', '-')} says how a model is sampled, and no MODEL is named: leave it out",
+    )
     require(o.out is not None, "--out DIR is missing: where should the results go?")
     require(o.limit is None or o.limit > 0, f"--limit must be at least 1, not {o.limit}: no problem would be left")
     require(o.max_sequences > 0, f"--max-sequences must be at least 1, not {o.max_sequences}")
@@ -155,14 +162,19 @@ def chosen(o: argparse.Namespace) -> list[Loaded]:
     require(o.seed >= 0, f"--seed must be at least 0, not {o.seed}")
     require(not o.data_dir or o.data_dir.is_dir(), f"--data-dir {o.data_dir} is no folder")
     require(os.environ.get("ACCELERATE_USE_DEEPSPEED") != "true", "evaluation needs no DeepSpeed: launch without its config")
-    made = [changed(b, o) for b in found]
-    for k in o.k if not o.responses else ():
+    return [benchmarks.load(changed(b, o), o.data_dir, o.limit) for b in found]
+
+
+def check_k(o: argparse.Namespace, loaded: Sequence[Loaded]) -> None:
+    """ConfigError for a --k above the number of samples of some benchmark, or one that only greedy benchmarks could show."""
+    remedy = "raise --samples" if o.models else "give more responses to each problem, or leave --k out"
+    sizes = {one.benchmark.name: one.benchmark.sampling for one in loaded}
+    for k in o.k:
         require(k > 0, f"--k must be at least 1, not {k}")
-        enough = [b.name for b in made if 1 <= k <= b.sampling.n]
-        lacking = [b for b in made if b.sampling.temperature and k > b.sampling.n]
-        few = f"{lacking[0].sampling.n} samples of {lacking[0].name}" if lacking else "one greedy sample"
-        require(bool(enough) and not lacking, f"--k {k} is not between 1 and the number of samples ({few}): raise --samples")
-    return [benchmarks.load(b, o.data_dir, o.limit) for b in made]
+        lacking = [f"{s.n} samples of {name}" for name, s in sizes.items() if s.temperature and k > s.n]
+        enough = any(k <= s.n for s in sizes.values())
+        few = lacking[0] if lacking else "one greedy sample"
+        require(enough and not lacking, f"--k {k} is not between 1 and the number of samples ({few}): {remedy}")
 
 
 def changed(b: Benchmark, o: argparse.Namespace) -> Benchmark:

@@ -68,8 +68,9 @@ class Benchmark:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A benchmark with its problems. indices: their places in the whole data set; sha256, rows: of the whole data set;
-    solutions: a response that must be judged right (gold answer or canonical program), None where there is none."""
+    """A benchmark with its problems. indices: their places in the whole data set; sha256, rows: of the whole data set; chosen:
+    how many problems were asked for; solutions: a response that must be judged right (gold answer or canonical program), None
+    where there is none."""
 
     benchmark: Benchmark
     problems: list[Problem]
@@ -78,6 +79,7 @@ class Loaded:
     source: str
     sha256: str
     rows: int
+    chosen: int
     notes: list[str]
 
     def wanted(self) -> list[tuple[str, int, int]]:
@@ -87,7 +89,10 @@ class Loaded:
     def record(self) -> dict[str, Any]:
         """All that shapes the result, for results.json."""
         path = reward_file(self.benchmark.verifier.name)
-        described = {"source": self.source, "rows": self.rows, "sha256": self.sha256, "problems": len(self.problems)}
+        described = {
+            "source": self.source, "rows": self.rows, "sha256": self.sha256, "chosen": self.chosen,
+            "problems": len(self.problems),
+        }  # fmt: skip
         if path and path.is_file():  # a missing one is the verifier's to report
             described["verifier_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
         return {k: v for k, v in self.benchmark.keys().items() if k not in ("file", "suites")} | described
@@ -213,7 +218,7 @@ def load(b: Benchmark, data_dir: Path | None, limit: int | None) -> Loaded:
         if empty := [number for number, p in enumerate(problems, 1) if not p.answer]:
             raise ConfigError(f"benchmark {b.name}: {source}, row {empty[0]} has an empty answer: mend or remove the row")
         notes += unreadable_answers(problems[:count], b.name)
-    return Loaded(b, problems[:count], list(range(count)), solutions[:count], source, sha256, len(problems), notes)
+    return Loaded(b, problems[:count], list(range(count)), solutions[:count], source, sha256, len(problems), count, notes)
 
 
 def full_rows(source: str, subset: str | None = None, split: str = "", revision: str | None = None) -> list[dict[str, Any]]:

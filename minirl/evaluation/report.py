@@ -110,8 +110,8 @@ def main_table(results: Row, loaded: Sequence[Loaded], beside: Sequence[Row] = (
         cells = []
         for one in loaded:
             entry = found[one.benchmark.name]["metrics"][one.benchmark.metric]
-            fewer = entry["problems"] != len(one.problems) and entry["problems"]
-            cells.append(percent(entry) + f" ({entry['problems']} of {len(one.problems)} problems)" * bool(fewer))
+            fewer = entry["problems"] != one.chosen and entry["problems"]
+            cells.append(percent(entry) + f" ({entry['problems']} of {one.chosen} problems)" * bool(fewer))
         table.append([label, *cells, *([percent(results["averages"][label])] if averaged else [])])
     for row in beside:
         values = [row["values"].get(b.name) for b in benchmarks] + [row["average"]] * averaged
@@ -139,7 +139,7 @@ def detail_table(results: Row, loaded: Sequence[Loaded]) -> list[list[str]]:
         for one in loaded:
             b, entry = one.benchmark, found[one.benchmark.name]
 
-            def cell(name: str, metrics: Row = entry["metrics"], n: int = b.sampling.n, whole: int = len(one.problems)) -> str:
+            def cell(name: str, metrics: Row = entry["metrics"], n: int = b.sampling.n, whole: int = one.chosen) -> str:
                 found = metrics.get(name.replace("@n", f"@{n}"))
                 if not found or found["mean"] is None:
                     return "–"

@@ -24,29 +24,34 @@ def description(file: Path | None) -> Row:
 
 def canonical(loaded: Sequence[Loaded]) -> tuple[list[Loaded], Given]:
     """What must be judged right: gold answers and canonical programs, as responses of a model called "canonical". Problems
-    without one are left out."""
+    without one are left out, with a note."""
     kept, answers = [], {}
     for one in loaded:
-        places = [i for i, solution in enumerate(one.solutions) if solution is not None]
-        if not places:
-            raise ConfigError(
-                f"{one.benchmark.name} has no canonical solutions to check: leave it out by --skip {one.benchmark.name}"
-            )
-        texts = [(one.solutions[i] or "") for i in places]
-        kept.append(part(one, places, 1))
-        answers[one.benchmark.name] = [Response(i, 0, "", text, None, None) for i, text in enumerate(texts)]
+        name = one.benchmark.name
+        solved = [i for i, solution in enumerate(one.solutions) if solution is not None]
+        if not solved:
+            raise ConfigError(f"{name} has no canonical solutions to check: leave it out by --skip {name}")
+        kept.append(part(one, solved, 1, "canonical solutions"))
+        answers[name] = [Response(i, 0, "", one.solutions[k] or "", None, None) for i, k in enumerate(solved)]
     return kept, {"canonical": answers}
 
 
-def part(one: Loaded, places: Sequence[int], samples: int) -> Loaded:
-    """The problems at `places` with so many responses each; a metric that needs more becomes the accuracy."""
-    b = one.benchmark
+def part(one: Loaded, chosen: Sequence[int], samples: int, source: str) -> Loaded:
+    """The problems `chosen`, by their index in `one`, with so many responses each. What is left out gets a note; a metric that
+    needs more responses becomes the accuracy, with a note."""
+    b, notes = one.benchmark, list(one.notes)
     metric = b.metric if b.metric_k <= samples else "accuracy"
+    if len(chosen) < len(one.problems):
+        notes.append(f"{b.name}: {source} answer {len(chosen)} of {len(one.problems)} problems; the others count nowhere")
+    if metric != b.metric:
+        notes.append(
+            f"{b.name}: the table shows accuracy: {b.metric} needs {b.metric_k} responses to each problem, not {samples}"
+        )
     temperature = b.sampling.temperature if samples == 1 else b.sampling.temperature or 1.0
     return replace(
         one, benchmark=replace(b, metric=metric, sampling=replace(b.sampling, n=samples, temperature=temperature)),
-        problems=[one.problems[i] for i in places], indices=[one.indices[i] for i in places],
-        solutions=[one.solutions[i] for i in places],
+        problems=[one.problems[i] for i in chosen], indices=[one.indices[i] for i in chosen],
+        solutions=[one.solutions[i] for i in chosen], notes=notes,
     )  # fmt: skip
 
 
@@ -87,7 +92,7 @@ def read_responses(file: Path, loaded: Sequence[Loaded]) -> tuple[list[Loaded], 
         counts = {len(by_name.get(name, {}).get(place, [])) for by_name in found.values() for place in places}
         if len(counts) > 1 or not places:
             raise ConfigError(f"{file}: problems of {name} have {sorted(counts)} responses: every model needs as many for each")
-        kept.append(part(one, places, counts.pop()))
+        kept.append(part(one, places, counts.pop(), f"the responses of {file.name}"))
         for label, by_name in found.items():
             answers[label][name] = [
                 Response(i, j, row.get("prompt", ""), row["response"], row.get("tokens"), row.get("finish"))

@@ -12,7 +12,7 @@ def records(*names):
 
 
 def loaded(*names):
-    return [benchmarks.Loaded(b, [], [], [], "", "", 0, []) for b in records(*names)]
+    return [benchmarks.Loaded(b, [], [], [], "", "", 0, 0, []) for b in records(*names)]
 
 
 def test_labels_break_no_table():

@@ -37,8 +37,10 @@ class Embedder:
             return json.loads(Path(path).read_text(encoding="utf-8")) if path else missing
 
         try:
-            self.tokenizer = AutoTokenizer.from_pretrained(name)
-            self.model = AutoModel.from_pretrained(name).to("cuda" if torch.cuda.is_available() else "cpu").eval()
+            # Code in a model's folder is never run; transformers would ask, and take any "yes" on standard input.
+            self.tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+            model = AutoModel.from_pretrained(name, trust_remote_code=False)
+            self.model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
             pipeline = part("modules.json", [])
             pooled = [m.get("path") for m in pipeline if m["type"].endswith(".Pooling")]
             pooling = part(f"{pooled[0] if pooled else '1_Pooling'}/config.json", {})

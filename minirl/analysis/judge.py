@@ -125,6 +125,13 @@ def shortened(text: str, longest: int) -> str:
     return f"{text[: longest // 2]}\n[... {len(text) - longest // 2 * 2} characters left out ...]\n{text[-(longest // 2) :]}"
 
 
+class NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Refuses redirects: urllib would send the key to whatever host the answer names, and that host's answer would count."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """No request: the answer is then an error of its own."""
+
+
 class Endpoint:
     """Chat completions with retries. Answers with a verdict are kept in `cache`, a JSONL file, and never asked for again."""
 
@@ -136,6 +143,7 @@ class Endpoint:
         self.url, self.key, self.timeout, self.retries = f"{url.rstrip('/')}/chat/completions", key, timeout, retries
         whole = {"model": model, "temperature": 0, "max_tokens": 1024, **body}
         self.body = {name: value for name, value in whole.items() if value is not None}
+        self.open = urllib.request.build_opener(NoRedirect).open
         self.cache, self.lock = cache, threading.Lock()
         self.known: dict[str, str] = {}
         if cache.is_file():
@@ -183,9 +191,14 @@ class Endpoint:
             wait = self.wait * 2**attempt * random.uniform(0.75, 1.25)
             try:
                 request = urllib.request.Request(self.url, body, headers)
-                with urllib.request.urlopen(request, timeout=self.timeout) as answer:
+                with self.open(request, timeout=self.timeout) as answer:
                     return answer.read()
             except urllib.error.HTTPError as error:
+                if 300 <= error.code < 400:
+                    raise ConfigError(
+                        f"{self.url} answers {error.code} and points to {error.headers.get('Location')!r}, which is not "
+                        "followed, because the key would go there too: if you trust that address, name it by --endpoint"
+                    ) from None
                 try:
                     text = error.read(300).decode(errors="replace")
                 except (OSError, http.client.HTTPException) as broken:

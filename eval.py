@@ -19,6 +19,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from minirl.utils.console import finish_stdout, is_main_process, say
+
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin on a shared machine cost up to 46x
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
@@ -52,7 +54,10 @@ def command_line(argv: Sequence[str]) -> argparse.Namespace:
     add("--workers", type=int, default=2, help="verifier processes, a rank (2)")
     add("--responses", type=Path, metavar="FILE", help="judge the responses of a .jsonl file; no model")
     add("--check", action="store_true", help="judge gold answers and canonical programs; no model")
-    return parser.parse_args(argv)
+    try:
+        return parser.parse_args(argv)
+    finally:
+        finish_stdout()
 
 
 if __name__ == "__main__":
@@ -66,7 +71,6 @@ from minirl.evaluation.benchmarks import Benchmark, Loaded
 from minirl.evaluation.folder import Folder, versions, write_json
 from minirl.evaluation.models import Model, close_engine, find_models, open_engine, prompts_of
 from minirl.evaluation.published import PAPER, published
-from minirl.utils.console import is_main_process, say
 from minirl.utils.distributed import Ranks
 from minirl.utils.errors import ConfigError, RunError, require
 from minirl.verify.code.verifier import confinement
@@ -136,9 +140,11 @@ def chosen(o: argparse.Namespace) -> list[Loaded]:
     """The benchmarks asked for, with their problems and the changes of the command line."""
     known = benchmarks.read_records(CONFIG) | (benchmarks.read_records(o.benchmarks) if o.benchmarks else {})
     if o.list:
+        lines = []
         for name, b in known.items():
             way = f"{b.sampling.n:3} x T {b.sampling.temperature:g}  {b.metric:9}"
-            print(f"{name:20} {', '.join(b.suites) or '-':6} {way} {b.file or b.data.task} {b.hub}")
+            lines.append(f"{name:20} {', '.join(b.suites) or '-':6} {way} {b.file or b.data.task} {b.hub}\n")
+        finish_stdout("".join(lines))
         sys.exit(0)
     for file in o.data:
         b = benchmarks.from_file(file)

@@ -20,6 +20,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from minirl.utils.console import finish_stdout
 from minirl.utils.errors import ConfigError
 
 
@@ -99,8 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"minirl.analysis: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # as in `... | head`: the files are written before anything is printed
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    finally:
+        finish_stdout()
     return 0
 
 

@@ -220,6 +220,7 @@ def draw_pass_at_k(path: Path, results: Row, loaded: Sequence[Loaded]) -> None:
             axis.fill_between(ks, [100 * m["low"] for _, m in points], [100 * m["high"] for _, m in points], alpha=0.2)
         if axis.lines:  # a logarithmic axis without a point cannot be drawn
             axis.set_xscale("log", base=2)
+            axis.xaxis.set_major_formatter("{x:g}")  # 1 2 4 8, not powers of 2
         axis.set_title(one.benchmark.title or one.benchmark.name)
         axis.set_xlabel("k")
         axis.set_ylabel("pass@k, percent")

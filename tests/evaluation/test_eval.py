@@ -374,6 +374,17 @@ def test_gold_answers_that_are_not_checked_are_named(tmp_path, capsys):
     assert "code: canonical solutions answer 1 of 2 problems; the others count nowhere" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "command", ["eval.py --help", "eval.py --list", "-m minirl.analysis --help", "-m minirl.analysis judge -h"]
+)
+def test_a_reader_that_has_gone_is_no_error(command):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as pipe:
+        done = subprocess.run([sys.executable, *command.split()], cwd=ROOT, stdout=pipe, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 @pytest.mark.parametrize("option", [["--samples", 2], ["--max-tokens", 9], ["--greedy"], ["--stop", "x"]])
 def test_options_of_sampling_need_a_model(option, tmp_path, capsys):
     assert run("--check", "--benchmark", "arithmetic", *option, "--out", tmp_path / "out") == 2

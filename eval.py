@@ -1,14 +1,15 @@
-"""Accuracy and pass@k of checkpoints on benchmarks, with intervals, differences and all that a reader must know.
+"""Accuracy and pass@k of checkpoints on benchmarks, with confidence intervals and differences between checkpoints.
 
     eval.py MODEL... --suite math --out DIR                       # a folder, a run folder of train.py, a Hub name, "embedded"
     eval.py before=PATH after=PATH --benchmark aime2025 --out DIR --engine vllm
     torchrun --nproc_per_node 8 eval.py MODEL --suite code --out DIR --engine vllm
     eval.py MODEL --data my.jsonl --samples 8 --out DIR           # rows {problem, answer} or {prompt, tests, entry_point}
-    eval.py --responses theirs.jsonl --benchmark gsm8k --out DIR  # judge responses that somebody else sampled
+    eval.py --responses theirs.jsonl --benchmark gsm8k --out DIR  # responses that somebody else sampled
     eval.py --check --suite math --data-dir FOLDER --out DIR      # gold answers and canonical programs must all be right
 
-DIR gets results.json, samples.jsonl, table.md, table.tex, pass_at_k.png and timing.json. The same command again goes on where
-it was interrupted. Exit code 2: bad input; 1: a run that could not go on, or a --check that fails. See docs/evaluation.md.
+DIR gets results.json, samples.jsonl, table.md, table.tex, pass_at_k.png and timing.json. The same command again resumes an
+interrupted evaluation. Exit code 2: bad input; 1: an evaluation that failed, or a --check with a wrong answer.
+See docs/evaluation.md.
 """
 
 import argparse
@@ -36,15 +37,21 @@ def command_line(argv: Sequence[str]) -> argparse.Namespace:
     add("--data", action="append", default=[], metavar="FILE", help="a .jsonl or .parquet file as a benchmark of its own")
     add("--skip", action="append", default=[], metavar="NAME", help="leave a benchmark of the suite out")
     add("--benchmarks", type=Path, metavar="FILE.yaml", help="more records, as in configs/benchmarks.yaml")
-    add("--data-dir", type=Path, metavar="FOLDER", help="where the files of the records are; else the Hub is asked")
-    add("--list", action="store_true", help="say which benchmarks there are")
-    add("--set", action="append", default=[], metavar="KEY=VALUE", help="change a key of the chosen records: grader=mathruler")
-    add("--samples", type=int, help="responses to each problem, but for greedy benchmarks")
-    add("--max-tokens", type=int, help="longest response")
+    add("--data-dir", type=Path, metavar="FOLDER", help="where the data files are; what is not there is loaded from the Hub")
+    add("--list", action="store_true", help="list the benchmarks")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change a key of the chosen benchmarks: grader=mathruler",
+    )
+    add("--samples", type=int, help="responses to each problem, except of greedy benchmarks")
+    add("--max-tokens", type=int, help="a response is cut after so many tokens")
     add("--stop", action="append", default=[], metavar="TEXT", help="end a response at this text; may be repeated")
-    add("--greedy", action="store_true", help="one response at temperature 0, everywhere")
+    add("--greedy", action="store_true", help="one response to each problem, at temperature 0")
     add("--k", type=int, action="append", default=[], help="further k of pass@k and maj@k; may be repeated")
-    add("--limit", type=int, help="only the first so many problems of each benchmark")
+    add("--limit", type=int, help="only the first N problems of each benchmark", metavar="N")
     add("--seed", type=int, default=0)
     add("--engine", choices=["transformers", "vllm"], default="transformers")
     add("--dtype", choices=["float32", "bfloat16"], help="default: bfloat16 on a GPU, float32 on a CPU")
@@ -52,8 +59,8 @@ def command_line(argv: Sequence[str]) -> argparse.Namespace:
     add("--max-sequences", type=int, default=256, help="sequences decoded at once, a rank (256)")
     add("--gpu-memory", type=float, default=0.9, help="vLLM: share of the GPU's memory (0.9)")
     add("--workers", type=int, default=2, help="verifier processes, a rank (2)")
-    add("--responses", type=Path, metavar="FILE", help="judge the responses of a .jsonl file; no model")
-    add("--check", action="store_true", help="judge gold answers and canonical programs; no model")
+    add("--responses", type=Path, metavar="FILE", help="verify the responses of a .jsonl file; no model")
+    add("--check", action="store_true", help="verify gold answers and canonical programs; no model")
     try:
         return parser.parse_args(argv)
     finally:
@@ -101,7 +108,7 @@ def evaluate(o: argparse.Namespace) -> int:
     manifest = {"seed": o.seed, "engine": engine, "versions": versions(), "models": described, "benchmarks": records}
     folder = Folder(o.out)
     if folder.check(manifest):
-        notes.append(f"going on in {o.out}")
+        notes.append(f"resuming the evaluation in {o.out}")
     if any(one.benchmark.verifier.name == "code" for one in loaded):
         notes.append(confinement())
 
@@ -154,7 +161,7 @@ def chosen(o: argparse.Namespace) -> list[Loaded]:
     require(bool(found), f"no benchmark is chosen: name some by --suite, --benchmark or --data; there are {', '.join(known)}")
     require(
         (o.check + bool(o.responses) + bool(o.models)) == 1,
-        "name at least one MODEL, or judge given responses by --responses or --check without one",
+        "name at least one MODEL, or verify given responses by --responses or --check without one",
     )
     sampling = [flag for flag in ("samples", "max_tokens", "greedy", "stop") if getattr(o, flag)]
     require(
@@ -203,20 +210,20 @@ def changed(b: Benchmark, o: argparse.Namespace) -> Benchmark:
 
 
 def finish(o: argparse.Namespace, folder: Folder, manifest: dict[str, Any], loaded: Sequence[Loaded], timing: Any) -> bool:
-    """Writes what the evaluation says; returns whether it is a --check and something was not judged right."""
+    """Writes results.json, the tables and the picture. Returns whether it is a --check and a response is not right."""
     labels = list(manifest["models"])
     rows = folder.merge([(label, *key) for label in labels for one in loaded for key in one.wanted()])
-    beside = [] if o.check else published([one.benchmark for one in loaded])
+    paper_rows = [] if o.check else published([one.benchmark for one in loaded])
     found = report.results_of(loaded, labels, rows, o.k, o.seed)
-    write_json(o.out / "results.json", manifest | found | {"published": {"source": PAPER, "rows": beside}})
-    shown = report.write_tables(o.out, found, loaded, beside)
+    write_json(o.out / "results.json", manifest | found | {"published": {"source": PAPER, "rows": paper_rows}})
+    shown = report.write_tables(o.out, found, loaded, paper_rows)
     if timing:
         write_json(o.out / "timing.json", timing)
     say(f"\n{shown}\n\n{len(rows)} samples judged, results in {o.out}")
     wrong = [row for row in rows.values() if row["status"] != RIGHT]
     errors = [row for row in wrong if row["status"] == ERROR]
     if errors:
-        say(f"{len(errors)} samples have no verdict and count nowhere")
+        say(f"{len(errors)} samples have no verdict and are left out of all metrics")
     for row in wrong[:20] if o.check else errors[:3]:
         say(f"{row['status']}: {row['benchmark']} {row['problem']}: {row['label']} {row['detail']}")
     report.draw_pass_at_k(o.out / "pass_at_k.png", found, loaded)
@@ -226,13 +233,13 @@ def finish(o: argparse.Namespace, folder: Folder, manifest: dict[str, Any], load
                 first = next(row for row in errors if (row["model"], row["benchmark"]) == (label, name))
                 raise RunError(
                     f"no response of {label} to {name} has a verdict, the first because of {first['label']} {first['detail']}: "
-                    f"mend that, then judge them again by --responses {o.out / 'samples.jsonl'} with another --out"
+                    f"mend that, then verify them again by --responses {o.out / 'samples.jsonl'} with another --out"
                 )
     return o.check and bool(wrong)
 
 
 def main(o: argparse.Namespace) -> int:
-    """The exit code: 0 done, 2 bad input, 1 a run that could not go on or a check that failed."""
+    """The exit code: 0 done, 2 bad input, 1 an evaluation or a check that failed."""
     try:
         return evaluate(o)
     except (ConfigError, RunError, VerifierError) as error:

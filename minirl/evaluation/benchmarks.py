@@ -1,7 +1,7 @@
 """Benchmarks as small records, and the problems they name.
 
 A record is one entry of configs/benchmarks.yaml or of a file of the user's: where the rows come from, how a prompt is made of a
-row, how to sample, how to judge, which metric stands in the table. Nothing here knows a model.
+row, how to sample, how to verify, which metric the main table shows. Nothing here knows a model.
 """
 
 import hashlib
@@ -68,9 +68,11 @@ class Benchmark:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A benchmark with its problems. indices: their places in the whole data set; sha256, rows: of the whole data set; chosen:
-    how many problems were asked for; solutions: a response that must be judged right (gold answer or canonical program), None
-    where there is none."""
+    """A benchmark with its problems.
+
+    indices: their positions in the whole data set; sha256, rows: of the whole data set; chosen: how many problems were asked
+    for; solutions: a response whose verdict must be right (gold answer or canonical program), None where there is none.
+    """
 
     benchmark: Benchmark
     problems: list[Problem]
@@ -99,7 +101,7 @@ class Loaded:
 
 
 def read_records(path: Path) -> dict[str, Benchmark]:
-    """The records of a YAML file, by name. Unknown keys and values of the wrong kind are a ConfigError."""
+    """The records of a YAML file, by name. Unknown keys and values of the wrong type are a ConfigError."""
     entries = read_yaml(path).get("benchmarks")
     if not isinstance(entries, dict) or not entries:
         raise ConfigError(f"{path} must hold 'benchmarks:' with a record under each name, not {entries!r}")
@@ -157,7 +159,7 @@ def check(b: Benchmark) -> None:
 
 
 def from_file(file: str) -> Benchmark:
-    """A record for a file of the user's, called like it: code when its first row has tests, else mathematics."""
+    """A record for a file of the user's, named like the file: code when its first row has tests, else mathematics."""
     path = Path(file).expanduser()
     if path.suffix not in (".jsonl", ".parquet"):
         raise ConfigError(f"--data {file} must be a .jsonl or .parquet file")
@@ -205,7 +207,7 @@ def load(b: Benchmark, data_dir: Path | None, limit: int | None) -> Loaded:
         notes.append(f"{b.name}: answer_pattern {pattern!r} is in no answer of {source}: answers are taken whole")
     if b.rows and len(problems) != b.rows:
         notes.append(
-            f"{b.name} has {len(problems)} rows in {source}, {b.rows} are known: part of it is missing or it has changed"
+            f"{b.name} has {len(problems)} rows in {source}, {b.rows} are expected: part of it is missing or it has changed"
         )
     elif b.sha256 and sha256 != b.sha256:
         notes.append(f"{b.name} in {source} is not the text that the record knows (sha256 {sha256[:12]}, not {b.sha256[:12]})")
@@ -234,8 +236,8 @@ def rows_of(b: Benchmark, data_dir: Path | None) -> tuple[list[dict[str, Any]], 
     schema = "{problem, answer}" if b.verifier.name == "math" else "{prompt, tests, entry_point}"
     remedy = f"give a folder that holds {b.file} (rows {schema}) by --data-dir, or leave it out by --skip {b.name}"
     if not b.hub:
-        place = f"{data_dir} has no {b.file}" if data_dir else f"there is no {b.file}"
-        raise ConfigError(f"benchmark {b.name}: {place}, and no public data set is known for it: {remedy}")
+        missing = f"{data_dir} has no {b.file}" if data_dir else f"there is no {b.file}"
+        raise ConfigError(f"benchmark {b.name}: {missing}, and no public data set is known for it: {remedy}")
     source = f"{b.hub}@{b.revision or 'main'}"
     try:
         rows = full_rows(b.hub, b.data.subset, b.data.test_split, b.revision)
@@ -245,7 +247,7 @@ def rows_of(b: Benchmark, data_dir: Path | None) -> tuple[list[dict[str, Any]], 
 
 
 def prepared(rows: list[dict[str, Any]], b: Benchmark, source: str) -> list[dict[str, Any]]:
-    """The rows in our schema, where the record says that they need more than other names."""
+    """The rows through the converter that the record names in `prepare`, unless they are in our schema already."""
     if not b.prepare or not rows or "problem" in rows[0] or ("prompt" in rows[0] and "tests" in rows[0]):
         return rows
     try:
@@ -318,7 +320,7 @@ def answers_found(problems: Sequence[Problem], pattern: str, where: str) -> tupl
 
 
 def with_unique_ids(problems: Iterable[Problem]) -> list[Problem]:
-    """The problems, a repeated id made unique by its place."""
+    """The problems, a repeated id made unique by its position."""
     seen: set[str] = set()
     unique = []
     for number, p in enumerate(problems):

@@ -33,7 +33,7 @@ class Model:
     config: ModelConfig
 
     def description(self) -> dict[str, str]:
-        """The path, and a hash of every file that shapes what the model says; of a Hub model its commit."""
+        """The path, and a hash of every file that its responses depend on; of a Hub model its commit."""
         folder = Path(model_source(self.config))
         if not folder.is_dir():
             return {"path": self.config.path, "commit": str(load(AutoConfig, self.config)._commit_hash)}
@@ -104,7 +104,7 @@ def prompts_of(model: Model, loaded: Sequence[Loaded], notes: list[str]) -> Prep
         if b.data.chat and not getattr(tokenizer, "chat_template", None):
             raise ConfigError(
                 f"{b.name}: the tokenizer of {model.label} has no chat template (a base model has none): --set chat=false "
-                "gives it the bare prompt, and --set template='...{problem}...' says how that reads"
+                "gives it the bare prompt, and --set template='...{problem}...' adds the instructions"
             )
         prompts = encode_prompts(one.problems, tokenizer, b.data, notes, b.name)
         if len(prompts) != len(one.problems):
@@ -142,7 +142,7 @@ class Checkpoint:
         self.vocabulary = min(vocabulary, self.model.config.vocab_size)
 
     def weights(self) -> Iterator[Any]:
-        """None to push."""
+        """Nothing: the engine has loaded the weights itself."""
         return iter(())
 
 

@@ -1,4 +1,4 @@
-"""Responses that are given and not sampled: somebody else's, and those that must be judged right."""
+"""Responses that are given and not sampled: somebody else's, and gold solutions, whose verdict must be right."""
 
 import hashlib
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ def description(file: Path | None) -> Row:
 
 
 def canonical(loaded: Sequence[Loaded]) -> tuple[list[Loaded], Given]:
-    """What must be judged right: gold answers and canonical programs, as responses of a model called "canonical". Problems
-    without one are left out, with a note."""
+    """Gold answers and canonical programs as responses of a model called "canonical". Problems without one are left out, with
+    a note."""
     kept, answers = [], {}
     for one in loaded:
         name = one.benchmark.name
@@ -74,28 +74,28 @@ def read_responses(file: Path, loaded: Sequence[Loaded]) -> tuple[list[Loaded], 
         if name not in names:
             if "benchmark" in row:
                 continue  # of a file with more benchmarks than were asked for
-            raise ConfigError(f"{file}, row {number} does not say its benchmark, and {len(loaded)} are chosen")
+            raise ConfigError(f"{file}, row {number} does not name its benchmark, and {len(loaded)} are chosen")
         key = "problem" if "problem" in row else "index"
-        place = known[name][key].get(row.get(key))
-        if place is None or not isinstance(row.get("response"), str):
+        problem = known[name][key].get(row.get(key))
+        if problem is None or not isinstance(row.get("response"), str):
             raise ConfigError(
                 f"{file}, row {number}: it needs a response (text) and the problem (an id of {name}) or index it answers, "
                 f"and has {key} {row.get(key)!r}, response {type(row.get('response')).__name__}"
             )
-        found.setdefault(str(row.get("model", file.stem)), {}).setdefault(name, {}).setdefault(place, []).append(row)
+        found.setdefault(str(row.get("model", file.stem)), {}).setdefault(name, {}).setdefault(problem, []).append(row)
     if not found:
         raise ConfigError(f"{file} has no response to a problem of {', '.join(names)}")
     kept: list[Loaded] = []
     answers: Given = {label: {} for label in found}
     for name, one in names.items():
-        places = sorted({place for by_name in found.values() for place in by_name.get(name, {})})
-        counts = {len(by_name.get(name, {}).get(place, [])) for by_name in found.values() for place in places}
-        if len(counts) > 1 or not places:
+        answered = sorted({problem for by_name in found.values() for problem in by_name.get(name, {})})
+        counts = {len(by_name.get(name, {}).get(problem, [])) for by_name in found.values() for problem in answered}
+        if len(counts) > 1 or not answered:
             raise ConfigError(f"{file}: problems of {name} have {sorted(counts)} responses: every model needs as many for each")
-        kept.append(part(one, places, counts.pop(), f"the responses of {file.name}"))
+        kept.append(part(one, answered, counts.pop(), f"the responses of {file.name}"))
         for label, by_name in found.items():
             answers[label][name] = [
                 Response(i, j, row.get("prompt", ""), row["response"], row.get("tokens"), row.get("finish"))
-                for i, place in enumerate(places) for j, row in enumerate(by_name[name][place])
+                for i, problem in enumerate(answered) for j, row in enumerate(by_name[name][problem])
             ]  # fmt: skip
     return kept, answers

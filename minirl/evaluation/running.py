@@ -31,9 +31,9 @@ TERMINAL, LOG = 1.0, 30.0  # seconds between two states of a progress bar
 
 @dataclass(frozen=True)
 class Response:
-    """One response to problem `place` of a benchmark. tokens, finish: None where somebody else sampled it and did not say."""
+    """One response. problem: index into the benchmark's problems; tokens, finish: None where they are not known."""
 
-    place: int
+    problem: int
     sample: int
     prompt: str
     text: str
@@ -52,13 +52,13 @@ class Judge:
     def submit(self, responses: Sequence[Response], finished: set[Key]) -> None:
         """Verifies responses that somebody else sampled, except those that are finished."""
         for r in responses:
-            if (self.model, self.one.benchmark.name, self.one.indices[r.place], r.sample) not in finished:
-                problem = self.one.problems[r.place]
-                self.pending.append([(r, submit(self.pool, problem, r.text, r.place, r.finish, r.tokens))])
+            if (self.model, self.one.benchmark.name, self.one.indices[r.problem], r.sample) not in finished:
+                problem = self.one.problems[r.problem]
+                self.pending.append([(r, submit(self.pool, problem, r.text, r.problem, r.finish, r.tokens))])
         self.flush(wait=True)
 
     def flush(self, wait: bool = False) -> None:
-        """Writes the problems whose verdicts are there, all of them if `wait`."""
+        """Writes the problems whose responses all have verdicts; waits for all of them if `wait`."""
         done: list[list[tuple[Response, Future[Verdict]]]] = []
         left: list[list[tuple[Response, Future[Verdict]]]] = []
         for group in self.pending:
@@ -71,7 +71,7 @@ class Judge:
 
     def row(self, r: Response, verdict: Verdict) -> Row:
         """A line of samples.jsonl."""
-        problem, index = self.one.problems[r.place], self.one.indices[r.place]
+        problem, index = self.one.problems[r.problem], self.one.indices[r.problem]
         return {
             "model": self.model, "benchmark": self.one.benchmark.name, "problem": problem.id, "index": index,
             "sample": r.sample, "prompt": r.prompt, "gold": problem.answer, "response": r.text, "status": verdict.status,

@@ -121,10 +121,10 @@ def by_length(prompts: Sequence[Prompt]) -> list[int]:
 def submit(
     pool: VerifierPool, problem: Problem, text: str, group: int, finish: str | None, tokens: int | None
 ) -> Future[Verdict]:
-    """The pending verdict on a response. Only a reward function of the user's own is told its group, length and finish: the
-    pool answers equal questions of the other verifiers from its memory."""
-    told = ".py:" in pool.verifier or pool.verifier == "combine"
-    return pool.submit(problem, text, {"group": group, "finish": finish, "tokens": tokens} if told else None)
+    """The pending verdict on a response. Only reward functions of the user's own get its group, length and finish reason: for
+    other verifiers the pool looks at equal responses only once."""
+    wanted = ".py:" in pool.verifier or pool.verifier == "combine"
+    return pool.submit(problem, text, {"group": group, "finish": finish, "tokens": tokens} if wanted else None)
 
 
 def record(prompt: Prompt, number: int, sample: Completion, version: int, text: str, verdict: Verdict) -> Rollout:

@@ -20,6 +20,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from minirl.utils.console import finish_stdout
 from minirl.utils.errors import ConfigError
 
 
@@ -55,14 +56,14 @@ def command_line(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--endpoint", default=os.environ.get("OPENAI_BASE_URL"), metavar="URL", help="such as http://localhost:8000/v1")
     add("--judge", required=True, metavar="MODEL", help="its name at the endpoint")
     add("--key-variable", default="OPENAI_API_KEY", metavar="NAME", help="environment variable with the key")
-    add("--pairs", type=int, default=3, help="pairs of each kind a problem, at most")
+    add("--pairs", type=int, default=3, help="at most so many pairs of one class, and of two, a problem")
     add("--max-chars", type=int, default=24_000, help="longer responses lose their middle")
     add("--request", type=json.loads, default={}, metavar="JSON",
         help='changes of the request, as {"max_tokens": null, "max_completion_tokens": 4096}')  # fmt: skip
     add("--timeout", type=float, default=120.0, help="seconds for an answer")
     add("--retries", type=int, default=5, help="further tries after 429, 5xx, timeouts and broken connections")
     add("--workers", type=int, default=4, help="requests at a time")
-    add("--dry-run", action="store_true", help="say what it would cost in tokens; ask nothing")
+    add("--dry-run", action="store_true", help="print what it would cost in tokens; ask nothing")
     return parser.parse_args(argv)
 
 
@@ -99,8 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"minirl.analysis: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # as in `... | head`: the files are written before anything is printed
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    finally:
+        finish_stdout()
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Does error diversity before training say what training will improve: improvement rate by quartile of diversity."""
+"""Does error diversity before training predict what training improves: improvement rate by quartile of diversity."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,8 +31,8 @@ def quartile_means(diversity: Floats, values: Floats, counts: Floats) -> Floats:
     Problems of equal diversity on both sides of a boundary are shared out evenly: the mean over all orders of ties, so that the
     order of the problems does not matter and their number need not be a multiple of 4.
     """
-    place = np.unique(diversity, return_inverse=True)[1]
-    tied = np.eye(place.max() + 1)[place]  # float[P, U], U different diversities
+    group = np.unique(diversity, return_inverse=True)[1]
+    tied = np.eye(group.max() + 1)[group]  # float[P, U], U different diversities
     size, total = counts @ tied, (counts * values) @ tied
     ends = size.cumsum(axis=1)[:, None]
     edges = (ends[:, :, -1:] / 4) * np.arange(5)[:, None]
@@ -43,15 +43,15 @@ def quartile_means(diversity: Floats, values: Floats, counts: Floats) -> Floats:
 
 def quartiles(diversity: Floats, before: Floats, after: Floats, *, seed: int, resamples: int = RESAMPLES) -> dict[str, Any]:
     """Improvement rate, the share of problems whose pass rate rose, by quartile; bootstrap over problems, each cut anew."""
-    improved, once = (after > before).astype(float), np.ones((1, len(before)))
+    improved, single = (after > before).astype(float), np.ones((1, len(before)))
     rng = np.random.default_rng(seed)
     draws = []
     for start in range(0, resamples, 500):
-        counts = rng.multinomial(len(before), once[0] / len(before), min(500, resamples - start))
+        counts = rng.multinomial(len(before), single[0] / len(before), min(500, resamples - start))
         draws.append(quartile_means(diversity, improved, counts.astype(np.float64)))
     replicates = np.concatenate(draws)
     replicates = np.column_stack([replicates, replicates[:, 3] - replicates[:, 0]])
-    rates = quartile_means(diversity, improved, once)[0]
+    rates = quartile_means(diversity, improved, single)[0]
     entries = []
     for mean, replicate in zip([*rates, rates[3] - rates[0]], replicates.T, strict=True):
         low, high = interval(replicate)
@@ -60,8 +60,8 @@ def quartiles(diversity: Floats, before: Floats, after: Floats, *, seed: int, re
         "problems": len(improved),
         "improved": entries[:4],
         "top_minus_bottom": entries[4],
-        "diversity": quartile_means(diversity, diversity, once)[0],
-        "pass_rate_before": quartile_means(diversity, before, once)[0],
+        "diversity": quartile_means(diversity, diversity, single)[0],
+        "pass_rate_before": quartile_means(diversity, before, single)[0],
     }
 
 

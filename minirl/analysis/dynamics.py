@@ -25,7 +25,7 @@ GENERATED = "diverse share of generated groups"
 COUNTED = ("groups/diverse_groups", "sampling/groups", "step")
 # Runs whose groups were drawn otherwise have counts that cannot be compared.
 ALIKE = (
-    ("rollout", "prompts"), ("rollout", "samples"), ("data", "task"), ("data", "train"), ("data", "subset"),
+    ("rollout", "prompts"), ("rollout", "group_size"), ("data", "task"), ("data", "train"), ("data", "subset"),
     ("data", "train_split"), ("verifier", "name"),
 )  # fmt: skip
 

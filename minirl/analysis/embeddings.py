@@ -14,7 +14,7 @@ from minirl.evaluation.report import percent
 from minirl.utils.errors import ConfigError
 from minirl.verify.types import RIGHT, WRONG
 
-KINDS = {
+COMPARED = {
     "same": "two wrong, same class",
     "different": "two wrong, different classes (deceptive pairs)",
     "right": "right and wrong",
@@ -25,7 +25,7 @@ POOLINGS = ("mean_tokens", "cls_token", "lasttoken")
 
 
 class Embedder:
-    """A sentence-embedding model: a Hugging Face folder or name, pooled as it says, else by the mean."""
+    """A sentence-embedding model: a Hugging Face folder or name, pooled as its files ask, else by the mean."""
 
     def __init__(self, name: str) -> None:
         import torch
@@ -37,8 +37,10 @@ class Embedder:
             return json.loads(Path(path).read_text(encoding="utf-8")) if path else missing
 
         try:
-            self.tokenizer = AutoTokenizer.from_pretrained(name)
-            self.model = AutoModel.from_pretrained(name).to("cuda" if torch.cuda.is_available() else "cpu").eval()
+            # Code in a model's folder is never run; transformers would ask, and take any "yes" on standard input.
+            self.tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+            model = AutoModel.from_pretrained(name, trust_remote_code=False)
+            self.model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
             pipeline = part("modules.json", [])
             pooled = [m.get("path") for m in pipeline if m["type"].endswith(".Pooling")]
             pooling = part(f"{pooled[0] if pooled else '1_Pooling'}/config.json", {})
@@ -100,7 +102,7 @@ def cosines(right: Floats, wrong: Floats, labels: Sequence[str]) -> dict[str, Fl
 
 
 def auc(same: Floats, different: Floats) -> float:
-    """The chance that a pair of one class is more similar than one of two classes, ties half; NaN where one kind is missing."""
+    """The chance that a pair of one class is more similar than one of two, ties half; NaN without pairs of both sorts."""
     if not len(same) or not len(different):
         return float("nan")
     order = np.sort(different)
@@ -109,46 +111,46 @@ def auc(same: Floats, different: Floats) -> float:
 
 
 def analyse(models: Mapping[str, Problems], embedder: Embedder, threshold: float, text: str, seed: int) -> dict[str, Any]:
-    """{model: {kind: cosine, above (means over problems), pairs, pooled (share of all pairs above)}, auc}."""
+    """{model: {pair: cosine, above (means over problems), pairs, pooled (share of all pairs above)}, auc}."""
     result: dict[str, Any] = {"threshold": threshold, "text": text, "models": {}, "cosines": {}, "without_answer": {}}
     for label, problems in models.items():
         samples = [(key, row) for key, attempts in problems.items() for row in (*attempts.right, *attempts.wrong)]
         kept = [(key, row) for key, row in samples if text == "response" or row["key"] is not None]
         result["without_answer"][label] = len(samples) - len(kept)
         vectors = embedder([row["response"] if text == "response" else row["key"] for _, row in kept])
-        places: dict[Key, list[int]] = {}
+        by_problem: dict[Key, list[int]] = {}
         for i, (key, _) in enumerate(kept):
-            places.setdefault(key, []).append(i)
+            by_problem.setdefault(key, []).append(i)
         rows = []
-        for mine in places.values():
+        for mine in by_problem.values():
             right = [i for i in mine if kept[i][1]["status"] == RIGHT]
             wrong = [i for i in mine if kept[i][1]["status"] == WRONG]
             rows.append(cosines(vectors[right], vectors[wrong], [kept[i][1]["label"] for i in wrong]))
-        pooled = {kind: np.concatenate([row[kind] for row in rows] or [np.zeros(0)]) for kind in KINDS}
+        pooled = {pair: np.concatenate([row[pair] for row in rows] or [np.zeros(0)]) for pair in COMPARED}
         if not len(pooled["different"]):
             raise ConfigError(f"{label}: no problem has wrong responses of two classes, so there is no pair to compare")
         columns = {"auc": np.array([auc(row["same"], row["different"]) for row in rows])}
-        for kind in KINDS:
-            columns[kind] = np.array([row[kind].mean() if len(row[kind]) else np.nan for row in rows])
-            columns[f"{kind} above"] = np.array([(row[kind] > threshold).mean() if len(row[kind]) else np.nan for row in rows])
+        for pair in COMPARED:
+            columns[pair] = np.array([row[pair].mean() if len(row[pair]) else np.nan for row in rows])
+            columns[f"{pair} above"] = np.array([(row[pair] > threshold).mean() if len(row[pair]) else np.nan for row in rows])
         means = mean_intervals(columns, seed)
         result["models"][label] = {"auc": means["auc"]} | {
-            kind: {"pairs": len(x), "pooled": float((x > threshold).mean()) if len(x) else None,
-                   "cosine": means[kind], "above": means[f"{kind} above"]}
-            for kind, x in pooled.items()
+            pair: {"pairs": len(x), "pooled": float((x > threshold).mean()) if len(x) else None,
+                   "cosine": means[pair], "above": means[f"{pair} above"]}
+            for pair, x in pooled.items()
         }  # fmt: skip
-        result["cosines"][label] = {kind: np.histogram(np.clip(x, -1, 1), 200, (-1, 1))[0] for kind, x in pooled.items()}
+        result["cosines"][label] = {pair: np.histogram(np.clip(x, -1, 1), 200, (-1, 1))[0] for pair, x in pooled.items()}
     return result | {"cut": embedder.cut, "longest": embedder.longest, "pooling": embedder.pooling}
 
 
 def tables(result: Mapping[str, Any]) -> list[str | Table]:
-    """A row for each model and kind of pair; the AUC of telling classes apart."""
+    """A row for each model and sort of pair; the AUC of telling classes apart."""
     t = result["threshold"]
     table: Table = [["model", "compared", "number", "problems", "mean cosine", f"above {t:g}, %", "of all, %"]]
     notes = []
     for label, found in result["models"].items():
-        for kind, name in KINDS.items():
-            f = found[kind]
+        for pair, name in COMPARED.items():
+            f = found[pair]
             pooled = "–" if f["pooled"] is None else f"{100 * f['pooled']:.1f}"
             table.append(
                 [label, name, str(f["pairs"]), str(f["cosine"]["problems"]), number(f["cosine"]), percent(f["above"]), pooled]
@@ -175,10 +177,10 @@ def draw(result: Mapping[str, Any], plt: Any) -> Any:
     figure, axes = plt.subplots(1, len(models), figsize=(6 * len(models), 4), layout="constrained", squeeze=False)
     edges = np.linspace(-1, 1, 201)
     for axis, label in zip(axes.flat, models, strict=True):
-        for kind, counts in result["cosines"][label].items():
+        for pair, counts in result["cosines"][label].items():
             if counts.sum():
                 above = [*counts[::-1].cumsum()[::-1] / counts.sum(), 0]  # of each edge
-                axis.plot(edges, above, label=f"{KINDS[kind]} ({counts.sum()})", linewidth=1.5)
+                axis.plot(edges, above, label=f"{COMPARED[pair]} ({counts.sum()})", linewidth=1.5)
         axis.axvline(result["threshold"], color="0.5", linestyle="--", linewidth=1)
         used = np.flatnonzero(sum(result["cosines"][label].values()))
         axis.set(

@@ -72,7 +72,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Judgement:
-    """same: None without a verdict, and then `reason` says why. usage: tokens that the endpoint counted, of a new answer."""
+    """same: None without a verdict, for the `reason`. usage: tokens that the endpoint counted, of a new answer."""
 
     same: bool | None
     text: str
@@ -81,7 +81,7 @@ class Judgement:
 
 
 class Unanswered(Exception):
-    """A request that failed for all its tries; the text says how."""
+    """A request that failed at every try; the message says how."""
 
 
 def verdict(text: str) -> bool | None:
@@ -94,13 +94,13 @@ def draw_pairs(models: Mapping[str, Problems], per_problem: int, longest: int, s
     """Up to `per_problem` pairs of one class and as many of two, of each problem that has both; order and choice by seed."""
     for model, problems in models.items():
         for key, attempts in problems.items():
-            kinds: dict[bool, list[tuple[Row, Row]]] = {True: [], False: []}
+            sorts: dict[bool, list[tuple[Row, Row]]] = {True: [], False: []}
             for one, other in combinations(attempts.wrong, 2):
-                kinds[one["label"] == other["label"]].append((one, other))
-            if not all(kinds.values()):
+                sorts[one["label"] == other["label"]].append((one, other))
+            if not all(sorts.values()):
                 continue
             rng = random.Random(f"{seed}/{model}/{key}")
-            for within, pairs in kinds.items():
+            for within, pairs in sorts.items():
                 for pair in rng.sample(pairs, min(per_problem, len(pairs))):
                     yield as_pair(model, attempts.name, within, rng.sample(pair, 2), longest)
 
@@ -125,6 +125,13 @@ def shortened(text: str, longest: int) -> str:
     return f"{text[: longest // 2]}\n[... {len(text) - longest // 2 * 2} characters left out ...]\n{text[-(longest // 2) :]}"
 
 
+class NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Refuses redirects: urllib would send the key to whatever host the answer names, and that host's answer would count."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """No request: the answer is then an error of its own."""
+
+
 class Endpoint:
     """Chat completions with retries. Answers with a verdict are kept in `cache`, a JSONL file, and never asked for again."""
 
@@ -136,6 +143,7 @@ class Endpoint:
         self.url, self.key, self.timeout, self.retries = f"{url.rstrip('/')}/chat/completions", key, timeout, retries
         whole = {"model": model, "temperature": 0, "max_tokens": 1024, **body}
         self.body = {name: value for name, value in whole.items() if value is not None}
+        self.open = urllib.request.build_opener(NoRedirect).open
         self.cache, self.lock = cache, threading.Lock()
         self.known: dict[str, str] = {}
         if cache.is_file():
@@ -183,9 +191,14 @@ class Endpoint:
             wait = self.wait * 2**attempt * random.uniform(0.75, 1.25)
             try:
                 request = urllib.request.Request(self.url, body, headers)
-                with urllib.request.urlopen(request, timeout=self.timeout) as answer:
+                with self.open(request, timeout=self.timeout) as answer:
                     return answer.read()
             except urllib.error.HTTPError as error:
+                if 300 <= error.code < 400:
+                    raise ConfigError(
+                        f"{self.url} answers {error.code} and points to {error.headers.get('Location')!r}, which is not "
+                        "followed, because the key would go there too: if you trust that address, name it by --endpoint"
+                    ) from None
                 try:
                     text = error.read(300).decode(errors="replace")
                 except (OSError, http.client.HTTPException) as broken:
@@ -247,7 +260,7 @@ def run(o: argparse.Namespace, models: Mapping[str, Problems]) -> dict[str, Any]
 
 def cost_table(endpoint: Endpoint, pairs: list[Pair]) -> Table:
     """What a run would ask for, in tokens."""
-    requests = {endpoint.request(pair.prompt)[0]: pair for pair in pairs}  # equal texts are asked unique_keys
+    requests = {endpoint.request(pair.prompt)[0]: pair for pair in pairs}  # equal texts are asked once
     new = [pair for name, pair in requests.items() if name not in endpoint.known]
     limit = endpoint.body.get("max_tokens") or endpoint.body.get("max_completion_tokens")
     return [
@@ -283,7 +296,9 @@ def analyse(pairs: list[Pair], judgements: list[Judgement], seed: int) -> dict[s
     if not any(result["models"].values()):
         lacking = "; ".join(f"{n} x {reason}" for n, reason in reasons(result))
         example = next((j.text for j in judgements if j.text), "")[:200]
-        raise ConfigError(f"no problem has a verdict on both kinds of pairs, so nothing can be said ({lacking}; {example!r})")
+        raise ConfigError(
+            f"no problem has verdicts on pairs of one class and of two, so there is no result ({lacking}; {example!r})"
+        )
     return result
 
 
@@ -304,7 +319,7 @@ def tables(result: Mapping[str, Any]) -> list[str | Table]:
     usage = result["usage"]
     return [
         f"Share of pairs of wrong responses that {result['judge']} judged to go wrong for the same reason: mean over pairs, "
-        "then over problems with verdicts on both kinds; 95% bootstrap intervals over problems, sign-flip p.",
+        "then over problems with verdicts on pairs of both sorts; 95% bootstrap intervals over problems, sign-flip p.",
         table,
         f"{result['pairs']} pairs, {unjudged} without a verdict and left out"
         + "".join(f"; {n} x {reason}" for n, reason in reasons(result))

@@ -35,7 +35,7 @@ def similarity(a: frozenset[Any], b: frozenset[Any]) -> float:
 
 
 def within_between(values: Sequence[tuple[str, str, float]]) -> dict[str, float] | None:
-    """{within, between}: mean over pairs (class, class, value) of one class and of two; None where one kind is missing."""
+    """{within, between}: mean over pairs (class, class, value) of one class and of two; None without pairs of both sorts."""
     within = [v for one, other, v in values if one == other]
     between = [v for one, other, v in values if one != other]
     return {"within": float(np.mean(within)), "between": float(np.mean(between))} if within and between else None
@@ -83,7 +83,7 @@ def tables(result: Mapping[str, Any]) -> list[str | Table]:
             table.append([label, TEXTS[text], *cells, str(result["too_short"][label][text])])
     return [
         "Jaccard similarity of the sets of token 3-grams of wrong responses to one problem: mean over pairs, then over "
-        "problems with pairs of both kinds; 95% bootstrap intervals over problems, sign-flip p. Too short: fewer "
+        "problems with pairs of both sorts; 95% bootstrap intervals over problems, sign-flip p. Too short: fewer "
         "than three tokens, left out.",
         table,
     ]

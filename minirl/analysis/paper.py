@@ -15,7 +15,7 @@ SAMPLES = {
     "AMC23": 40 * 32, "AMC24": 45 * 32, "AIME24": 30 * 32, "AIME25": 30 * 32, "AIME26": 30 * 32, "HMMT": 30 * 32,
     "Olympiad": 674, "LiveCodeBench": 0, "Codeforces": 0, "HumanEval+": 164, "MBPP+": 378,
 }  # fmt: skip
-# (model, benchmark or "average", what DAPO+EDAS is said to add to DAPO)
+# (model, benchmark or "average", published gain of DAPO+EDAS over DAPO)
 DELTAS = (
     ("Qwen3-8B", "average", 6.29), ("Qwen3-4B", "average", 1.89), ("Qwen3-4B-Base", "average", 9.88),
     ("Qwen3-8B", "AIME24", 7.39), ("Qwen3-8B", "AIME25", 7.29), ("Qwen3-8B", "AIME26", 9.48), ("Qwen3-8B", "HMMT", 4.16),
@@ -120,12 +120,12 @@ def draw(result: dict[str, Any], plt: Any) -> Any:
         found = [c for c in result["checks"] if c["table"] == table]
         axis.axhspan(-0.005, 0.005, color="0.9", label="the same in two decimals")
         above = False
-        for place, c in enumerate(found):
+        for position, c in enumerate(found):
             off = c["published"] - c["recomputed"]
-            axis.scatter(place, off, s=14, color=colours[c["adds_up"]])
+            axis.scatter(position, off, s=14, color=colours[c["adds_up"]])
             if c["adds_up"] != YES:
-                side = "right" if place > len(found) / 2 else "left"
-                axis.annotate(f"  {c['what']}  ", (place, off), fontsize=8, ha=side, va="bottom" if above else "top")
+                side = "right" if position > len(found) / 2 else "left"
+                axis.annotate(f"  {c['what']}  ", (position, off), fontsize=8, ha=side, va="bottom" if above else "top")
                 above = not above  # neighbours do not cover each other
         axis.set(title=f"{table}: published minus recomputed, points", xticks=[], xlabel="figures in the order of the tables")
         axis.legend(fontsize=8, loc="upper left")

@@ -83,11 +83,11 @@ def read(path: Path) -> Iterator[Row]:
     records: Row = {}
     if file.is_file():
         rows = rows_with(file, COLUMNS)
-        records = records_beside(file)
+        records = records_of(file)
     elif rollouts:
         rows = [row for step in rollouts for row in rollout_rows(step, path.resolve().name)]
     elif any(path.glob("samples.rank*.jsonl")):
-        raise ConfigError(f"{path} is an evaluation that has not finished: run its eval.py again, it goes on where it stopped")
+        raise ConfigError(f"{path} is an evaluation that has not finished: run its eval.py again, which resumes it")
     else:
         raise ConfigError(f"{path} is neither an evaluation (samples.jsonl) nor a run folder with rollouts/step*.jsonl")
     if not rows:
@@ -98,9 +98,8 @@ def read(path: Path) -> Iterator[Row]:
         yield row | {"record": records.get(row["benchmark"])}
 
 
-def records_beside(file: Path) -> Row:
-    """{benchmark: its record} of the results.json beside samples, without the temperature of responses that were given; {}
-    where there is none."""
+def records_of(file: Path) -> Row:
+    """{benchmark: its record} from the results.json next to `file`; {} without one. Given responses have no temperature."""
     path = file.with_name("results.json")
     if not path.is_file():
         return {}

@@ -1,8 +1,8 @@
-"""The folder that an evaluation fills, and how it goes on after an interruption.
+"""The folder that an evaluation writes to, and how the evaluation resumes after an interruption.
 
-A finished batch of the transformers engine, a finished problem of vLLM, is on disk as soon as it is judged, and is not sampled
-again once its whole batch is. A folder that was begun with other settings, data, weights or
-versions is refused, with the first difference.
+A problem is on disk as soon as all its responses have verdicts. Finished problems of vLLM, and finished batches of the
+transformers engine, are not sampled again. A folder that was begun with other settings, data, weights or versions is refused,
+with the first difference.
 """
 
 import hashlib
@@ -24,16 +24,16 @@ Key = tuple[str, str, int, int]  # model, benchmark, index of the problem, numbe
 
 
 class Folder:
-    """DIR: evaluation.json (what is evaluated, how), samples.rank*.jsonl (while it runs), samples.jsonl (at the end)."""
+    """evaluation.json (what is evaluated and how), samples.rank*.jsonl (while it runs) and samples.jsonl (at the end)."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.samples = path, path / "samples.jsonl"
 
     def check(self, manifest: Row) -> bool:
-        """Whether an evaluation was begun here. ConfigError when it was another one, with the first difference."""
+        """Whether this evaluation was begun here. ConfigError when another one was, with the first difference."""
         begun = self.path / "evaluation.json"
         if begun.is_file() and not any(p.is_file() and p.stat().st_size for p in (self.samples, *self.parts())):
-            return False  # it ended before its first sample
+            return False  # the evaluation ended before its first sample
         if not begun.is_file():
             if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
                 raise ConfigError(f"{self.path} exists and holds no evaluation: choose another --out; nothing was changed")
@@ -42,10 +42,10 @@ class Folder:
             tree = json.loads(begun.read_text(encoding="utf-8"))
         except ValueError as error:
             raise ConfigError(f"{begun} cannot be read ({error}): choose another --out") from None
-        for sort in ("models", "benchmarks"):
-            if left := [name for name in tree[sort] if name not in manifest[sort]]:
+        for section in ("models", "benchmarks"):
+            if left := [name for name in tree[section] if name not in manifest[section]]:
                 raise ConfigError(
-                    f"{self.path} was begun with the {sort[:-1]} {left[0]!r} too: name it again (what is finished is "
+                    f"{self.path} was begun with the {section[:-1]} {left[0]!r} too: name it again (what is finished is "
                     "kept), or choose another --out"
                 )
         before, now = flat(tree), flat(json.loads(json.dumps(manifest)))
@@ -80,7 +80,7 @@ class Folder:
         return self.path / f"samples.rank{rank}.jsonl"
 
     def parts(self) -> list[Path]:
-        """Files of ranks."""
+        """The files that ranks have appended to."""
         return sorted(self.path.glob("samples.rank*.jsonl"))
 
     def rows(self) -> Iterator[tuple[Key, Row, tuple[Path, int]]]:
@@ -101,19 +101,19 @@ class Folder:
                     start += len(line)
 
     def merge(self, wanted: Sequence[Key]) -> dict[Key, Row]:
-        """Writes samples.jsonl in the order of `wanted`, takes the parts away, and returns the rows without their texts."""
-        slim, places = {}, {}
-        for key, row, place in self.rows():
-            slim[key], places[key] = {k: v for k, v in row.items() if k not in ("prompt", "response")}, place
+        """Writes samples.jsonl in the order of `wanted`, removes the parts, and returns the rows without their texts."""
+        slim, positions = {}, {}
+        for key, row, position in self.rows():
+            slim[key], positions[key] = {k: v for k, v in row.items() if k not in ("prompt", "response")}, position
         if missing := [key for key in wanted if key not in slim]:
             raise RunError(
                 f"{len(missing)} of {len(wanted)} samples are missing, first {missing[0]}: a rank ended early, run again"
             )
         new = self.path / "samples.jsonl.new"
-        files = {path: path.open("rb") for path, _ in places.values()}
+        files = {path: path.open("rb") for path, _ in positions.values()}
         with new.open("wb") as out:
             for key in wanted:
-                path, start = places[key]
+                path, start = positions[key]
                 files[path].seek(start)
                 out.write(files[path].readline())
         for file in files.values():
@@ -132,12 +132,12 @@ def flat(tree: Any, path: str = "") -> Row:
 
 
 def write_json(path: Path, tree: Any) -> None:
-    """Whole or not at all."""
+    """Writes a JSON file, whole or not at all."""
     replace_file(path, json.dumps(tree, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def versions() -> dict[str, str]:
-    """Of Python and every package that a result can depend on; "code": a hash of this program itself."""
+    """Versions of Python and of every package that a result can depend on; "code": a hash of this program itself."""
     package = Path(minirl.__file__).parent
     code = hashlib.sha256()
     for path in [*sorted(package.rglob("*.py")), package.parent / "eval.py"]:

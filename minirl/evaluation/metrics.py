@@ -39,7 +39,7 @@ def majority_at_k(right: int, wrong: Sequence[int], silent: int, k: int) -> floa
     """The expected accuracy of a majority vote of k responses drawn without replacement from all n.
 
     right: right responses, which are one answer; wrong: how often each wrong answer was given; silent: responses without an
-    answer, which take a place among the k but do not vote. Answers with equally many votes win with equal chance; where no one
+    answer, which count among the k but do not vote. Answers with equally many votes win with equal chance; where no one
     votes the vote is wrong. Exact up to rounding (1e-11): draws without replacement are independent binomial counts given their
     sum, and the winner's count t splits the event. Answers given equally often are one power, so many cost no more than one.
     """
@@ -87,9 +87,9 @@ def binomial(n: int, p: float) -> Floats:
 def problem_metrics(samples: Sequence[Mapping[str, Any]], ks: Sequence[int]) -> dict[str, float]:
     """The metrics of one problem from its samples (rows of samples.jsonl); NaN where one is not defined.
 
-    accuracy: mean over samples with a verdict (avg@n); pass@k, maj@k: see above, NaN with fewer than k verdicts (maj@k also
-    where the verifier names no answers, as for code); error_diversity: different wrong answers / wrong ones, as in training;
-    no_answer, truncated: shares of all samples; tokens: mean length; right, wrong, errors: counts.
+    accuracy: mean over samples with a verdict (avg@n); pass@k, maj@k: of pass_at_k and majority_at_k, NaN with fewer than k
+    verdicts (maj@k also where the verifier names no answers, as for code); error_diversity: different wrong answers / wrong
+    ones, as in training; no_answer, truncated: shares of all samples; tokens: mean length; right, wrong, errors: counts.
     """
     statuses = Counter(s["status"] for s in samples)
     judged = [s for s in samples if s["status"] != ERROR]

@@ -33,7 +33,7 @@ class Model:
     config: ModelConfig
 
     def description(self) -> dict[str, str]:
-        """The path, and a hash of every file that shapes what the model says; of a Hub model its commit."""
+        """The path, and a hash of every file that its responses depend on; of a Hub model its commit."""
         folder = Path(model_source(self.config))
         if not folder.is_dir():
             return {"path": self.config.path, "commit": str(load(AutoConfig, self.config)._commit_hash)}
@@ -101,20 +101,20 @@ def prompts_of(model: Model, loaded: Sequence[Loaded], notes: list[str]) -> Prep
     made = {}
     for one in loaded:
         b = one.benchmark
-        if b.chat and not getattr(tokenizer, "chat_template", None):
+        if b.data.chat and not getattr(tokenizer, "chat_template", None):
             raise ConfigError(
                 f"{b.name}: the tokenizer of {model.label} has no chat template (a base model has none): --set chat=false "
-                "gives it the bare prompt, and --set template='...{problem}...' says how that reads"
+                "gives it the bare prompt, and --set template='...{problem}...' adds the instructions"
             )
-        prompts = encode_prompts(one.problems, tokenizer, b.data_config(), notes, b.name)
+        prompts = encode_prompts(one.problems, tokenizer, b.data, notes, b.name)
         if len(prompts) != len(one.problems):
             raise ConfigError(f"{b.name}: the tokenizer of {model.label} turns some prompts into nothing")
         check_ids(model.config, prompts)
         longest = max(len(p.ids) for p in prompts)
-        if limit is not None and longest + b.max_tokens > limit:
+        if limit is not None and longest + b.sampling.max_tokens > limit:
             raise ConfigError(
-                f"{b.name}: prompts of up to {longest} tokens and responses of {b.max_tokens} exceed the {limit} positions of "
-                f"{model.label}: set --max-tokens {max(1, limit - longest)} or less"
+                f"{b.name}: prompts of up to {longest} tokens and responses of {b.sampling.max_tokens} exceed the {limit} "
+                f"positions of {model.label}: set --max-tokens {max(1, limit - longest)} or less"
             )
         made[b.name] = prompts
     return Prepared(tokenizer, made)
@@ -143,14 +143,14 @@ class Checkpoint:
         self.vocabulary = min(vocabulary, self.model.config.vocab_size)
 
     def weights(self) -> Iterator[Any]:
-        """None to push."""
+        """Nothing: the engine has loaded the weights itself."""
         return iter(())
 
 
 def open_engine(model: Model, o: Namespace, prepared: Prepared, longest_response: int, ranks: Ranks) -> Engine:
     """The engine that `o` (the options of eval.py) names, with the model's weights."""
     rollout = RolloutConfig(
-        engine=o.engine, max_sequences=o.max_sequences, max_response_tokens=longest_response,
+        engine=o.engine, max_sequences=o.max_sequences, max_response_tokens=longest_response, stop=o.stop,
         vllm=VllmConfig(gpu_memory_utilization=o.gpu_memory, sleep=False),
     )  # fmt: skip
     config = Config(model=model.config, rollout=rollout)

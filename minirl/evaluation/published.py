@@ -1,4 +1,4 @@
-"""The published results that evaluations stand beside, percent: arXiv 2605.17333.
+"""The published results that tables of evaluations are compared with, in percent: arXiv 2605.17333.
 
 Averages are those of the paper; rows are as its authors print them in the README of their repository,
 github.com/today-still-sleep-early/EDAS. Of methods with an empty row only the average is known.
@@ -47,17 +47,17 @@ def columns_of(model: str) -> dict[str, tuple[str, str]]:
 
 
 def published(benchmarks: Sequence[Benchmark]) -> list[dict[str, Any]]:
-    """{model, method, values: {our benchmark: percent}, average} of every published row that has something to say of these.
+    """{model, method, values: {our benchmark: percent}, average} of every published row with a value for one of `benchmarks`.
 
-    A value stands where the metric is the published one; the average only where exactly its benchmarks are averaged.
+    A value is shown where the metric is the published one; the average only where exactly its benchmarks are averaged.
     """
     metric = {b.name: b.metric.replace("accuracy", "pass@1") for b in benchmarks}
     averaged = {b.name for b in benchmarks if b.in_average}
     rows = []
     for (model, method), (values, average) in AVERAGES.items():
-        columns = [(name, kind.replace("accuracy", "pass@1")) for name, kind in columns_of(model).values()]
-        known = {name: v for (name, kind), v in zip(columns, values, strict=False) if metric.get(name) == kind}
-        whole = averaged == {name for name, _ in columns} and all(metric[name] == kind for name, kind in columns)
+        columns = [(name, shown.replace("accuracy", "pass@1")) for name, shown in columns_of(model).values()]
+        known = {name: v for (name, shown), v in zip(columns, values, strict=False) if metric.get(name) == shown}
+        whole = averaged == {name for name, _ in columns} and all(metric[name] == shown for name, shown in columns)
         if known or whole:
             rows.append({"model": model, "method": method, "values": known, "average": average if whole else None})
     return rows

@@ -1,4 +1,4 @@
-"""What an evaluation says: results.json, table.md, table.tex and pass_at_k.png. The numbers come from metrics.py."""
+"""The results of an evaluation as results.json, table.md, table.tex and pass_at_k.png. The numbers come from metrics.py."""
 
 import zlib
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ SHOWN = {
 
 def ks_of(b: Benchmark, extra: Sequence[int]) -> list[int]:
     """The k of pass@k and maj@k: powers of two, n, that of the metric, and those asked for (not of greedy benchmarks)."""
-    return sorted({*powers(b.samples), b.metric_k} | ({*extra} if b.samples > 1 else set()))
+    return sorted({*powers(b.sampling.n), b.metric_k} | ({*extra} if b.sampling.n > 1 else set()))
 
 
 def results_of(
@@ -33,7 +33,7 @@ def results_of(
     for label in labels:
         for one in loaded:
             b = one.benchmark
-            grouped = [[rows[label, b.name, i, j] for j in range(b.samples)] for i in one.indices]
+            grouped = [[rows[label, b.name, i, j] for j in range(b.sampling.n)] for i in one.indices]
             made = [problem_metrics(samples, ks_of(b, extra)) for samples in grouped]
             problems[label, b.name] = made
             names = [name for name in made[0] if name not in COUNTS]
@@ -85,7 +85,7 @@ def average(columns: Sequence[Any], benchmarks: Sequence[Benchmark], seed: int) 
 
 
 def seed_of(seed: int, b: Benchmark) -> int:
-    """Of the bootstrap of a benchmark."""
+    """The seed of a benchmark's bootstrap."""
     return seed * 2**32 + zlib.crc32(b.name.encode())
 
 
@@ -99,8 +99,8 @@ def percent(entry: Mapping[str, Any] | None) -> str:
     return f"{100 * entry['mean']:.1f} [{100 * entry['low']:.1f}, {100 * entry['high']:.1f}]"
 
 
-def main_table(results: Row, loaded: Sequence[Loaded], beside: Sequence[Row] = ()) -> list[list[str]]:
-    """Rows methods, columns benchmarks and their average; percent with 95% intervals; `beside`: published rows."""
+def main_table(results: Row, loaded: Sequence[Loaded], paper_rows: Sequence[Row] = ()) -> list[list[str]]:
+    """Rows methods, columns benchmarks and their average; percent with 95% intervals; `paper_rows`: published ones."""
     benchmarks = [one.benchmark for one in loaded]
     heads = [(b.title or b.name) + ("" if b.metric == "accuracy" else f" {b.metric}") for b in benchmarks]
     averaged = any(results["averages"].values())
@@ -110,10 +110,10 @@ def main_table(results: Row, loaded: Sequence[Loaded], beside: Sequence[Row] = (
         cells = []
         for one in loaded:
             entry = found[one.benchmark.name]["metrics"][one.benchmark.metric]
-            fewer = entry["problems"] != len(one.problems) and entry["problems"]
-            cells.append(percent(entry) + f" ({entry['problems']} of {len(one.problems)} problems)" * bool(fewer))
+            fewer = entry["problems"] != one.chosen and entry["problems"]
+            cells.append(percent(entry) + f" ({entry['problems']} of {one.chosen} problems)" * bool(fewer))
         table.append([label, *cells, *([percent(results["averages"][label])] if averaged else [])])
-    for row in beside:
+    for row in paper_rows:
         values = [row["values"].get(b.name) for b in benchmarks] + [row["average"]] * averaged
         table.append([f"paper: {row['model']} {row['method']}", *("–" if v is None else f"{v:.2f}" for v in values)])
     return table
@@ -130,7 +130,7 @@ def difference_table(results: Row) -> list[list[str]]:
 
 
 def detail_table(results: Row, loaded: Sequence[Loaded]) -> list[list[str]]:
-    """Every model on every benchmark: pass@k, maj@n, lengths, what could not be judged."""
+    """Every model on every benchmark: pass@k, maj@n, lengths, what has no verdict."""
     ks = sorted(
         {int(k[5:]) for found in results["results"].values() for b in found.values() for k in b["metrics"] if k[:5] == "pass@"}
     )
@@ -139,7 +139,7 @@ def detail_table(results: Row, loaded: Sequence[Loaded]) -> list[list[str]]:
         for one in loaded:
             b, entry = one.benchmark, found[one.benchmark.name]
 
-            def cell(name: str, metrics: Row = entry["metrics"], n: int = b.samples, whole: int = len(one.problems)) -> str:
+            def shown(name: str, metrics: Row = entry["metrics"], n: int = b.sampling.n, whole: int = one.chosen) -> str:
                 found = metrics.get(name.replace("@n", f"@{n}"))
                 if not found or found["mean"] is None:
                     return "–"
@@ -147,8 +147,8 @@ def detail_table(results: Row, loaded: Sequence[Loaded]) -> list[list[str]]:
                 return f"{found['mean'] if name == 'tokens' else 100 * found['mean']:.1f}{fewer}"
 
             names = [*SHOWN, *(f"pass@{k}" for k in ks)]
-            size = f"{len(one.problems)} x {b.samples}" + ("" if b.temperature else " greedy")
-            table.append([label, b.title or b.name, size, *map(cell, names), str(entry["counts"]["errors"])])
+            size = f"{len(one.problems)} x {b.sampling.n}" + ("" if b.sampling.temperature else " greedy")
+            table.append([label, b.title or b.name, size, *map(shown, names), str(entry["counts"]["errors"])])
     return table
 
 
@@ -176,11 +176,11 @@ def latex(table: Sequence[Sequence[str]], caption: str) -> str:
     return "\n".join([*head, *body, "\\end{tabular}", f"\\caption{{{caption.translate(LATEX)}}}", "\\end{table}"]) + "\n"
 
 
-def write_tables(folder: Path, results: Row, loaded: Sequence[Loaded], beside: Sequence[Row]) -> str:
-    """table.md and table.tex; returns the main table and the differences for the console. beside: published rows."""
-    main, differences = main_table(results, loaded, beside), difference_table(results)
+def write_tables(folder: Path, results: Row, loaded: Sequence[Loaded], paper_rows: Sequence[Row]) -> str:
+    """table.md and table.tex; returns the main table and the differences for the console. paper_rows: published ones."""
+    main, differences = main_table(results, loaded, paper_rows), difference_table(results)
     caption = "Percent, with 95% bootstrap intervals over problems"
-    if beside:
+    if paper_rows:
         caption += f"; paper: as published in {PAPER}, with its sampling and graders"
     parts = [markdown(main)]
     if len(differences) > 1:
@@ -220,6 +220,7 @@ def draw_pass_at_k(path: Path, results: Row, loaded: Sequence[Loaded]) -> None:
             axis.fill_between(ks, [100 * m["low"] for _, m in points], [100 * m["high"] for _, m in points], alpha=0.2)
         if axis.lines:  # a logarithmic axis without a point cannot be drawn
             axis.set_xscale("log", base=2)
+            axis.xaxis.set_major_formatter("{x:g}")  # 1 2 4 8, not powers of 2
         axis.set_title(one.benchmark.title or one.benchmark.name)
         axis.set_xlabel("k")
         axis.set_ylabel("pass@k, percent")

@@ -1,4 +1,4 @@
-"""Responses that are given and not sampled: somebody else's, and those that must be judged right."""
+"""Responses that are given and not sampled: somebody else's, and gold solutions, whose verdict must be right."""
 
 import hashlib
 from collections.abc import Sequence
@@ -8,8 +8,8 @@ from typing import Any
 
 from minirl.data.rows import read_jsonl
 from minirl.evaluation.benchmarks import Loaded
-from minirl.evaluation.folder import Key, Row
-from minirl.evaluation.running import Judge, Response
+from minirl.evaluation.folder import Row
+from minirl.evaluation.running import Response
 from minirl.utils.errors import ConfigError
 
 Given = dict[str, dict[str, list[Response]]]  # responses by model and benchmark
@@ -23,30 +23,35 @@ def description(file: Path | None) -> Row:
 
 
 def canonical(loaded: Sequence[Loaded]) -> tuple[list[Loaded], Given]:
-    """What must be judged right: gold answers and canonical programs, as responses of a model called "canonical". Problems
-    without one are left out."""
+    """Gold answers and canonical programs as responses of a model called "canonical". Problems without one are left out, with
+    a note."""
     kept, answers = [], {}
     for one in loaded:
-        places = [i for i, solution in enumerate(one.solutions) if solution is not None]
-        if not places:
-            raise ConfigError(
-                f"{one.benchmark.name} has no canonical solutions to check: leave it out by --skip {one.benchmark.name}"
-            )
-        texts = [(one.solutions[i] or "") for i in places]
-        kept.append(part(one, places, 1))
-        answers[one.benchmark.name] = [Response(i, 0, "", text, None, None) for i, text in enumerate(texts)]
+        name = one.benchmark.name
+        solved = [i for i, solution in enumerate(one.solutions) if solution is not None]
+        if not solved:
+            raise ConfigError(f"{name} has no canonical solutions to check: leave it out by --skip {name}")
+        kept.append(part(one, solved, 1, "canonical solutions"))
+        answers[name] = [Response(i, 0, "", one.solutions[k] or "", None, None) for i, k in enumerate(solved)]
     return kept, {"canonical": answers}
 
 
-def part(one: Loaded, places: Sequence[int], samples: int) -> Loaded:
-    """The problems at `places` with so many responses each; a metric that needs more becomes the accuracy."""
-    b = one.benchmark
+def part(one: Loaded, chosen: Sequence[int], samples: int, source: str) -> Loaded:
+    """The problems `chosen`, by their index in `one`, with so many responses each. What is left out gets a note; a metric that
+    needs more responses becomes the accuracy, with a note."""
+    b, notes = one.benchmark, list(one.notes)
     metric = b.metric if b.metric_k <= samples else "accuracy"
-    temperature = b.temperature if samples == 1 else b.temperature or 1.0
+    if len(chosen) < len(one.problems):
+        notes.append(f"{b.name}: {source} answer {len(chosen)} of {len(one.problems)} problems; the others count nowhere")
+    if metric != b.metric:
+        notes.append(
+            f"{b.name}: the table shows accuracy: {b.metric} needs {b.metric_k} responses to each problem, not {samples}"
+        )
+    temperature = b.sampling.temperature if samples == 1 else b.sampling.temperature or 1.0
     return replace(
-        one, benchmark=replace(b, samples=samples, metric=metric, temperature=temperature),
-        problems=[one.problems[i] for i in places], indices=[one.indices[i] for i in places],
-        solutions=[one.solutions[i] for i in places],
+        one, benchmark=replace(b, metric=metric, sampling=replace(b.sampling, n=samples, temperature=temperature)),
+        problems=[one.problems[i] for i in chosen], indices=[one.indices[i] for i in chosen],
+        solutions=[one.solutions[i] for i in chosen], notes=notes,
     )  # fmt: skip
 
 
@@ -69,36 +74,28 @@ def read_responses(file: Path, loaded: Sequence[Loaded]) -> tuple[list[Loaded], 
         if name not in names:
             if "benchmark" in row:
                 continue  # of a file with more benchmarks than were asked for
-            raise ConfigError(f"{file}, row {number} does not say its benchmark, and {len(loaded)} are chosen")
+            raise ConfigError(f"{file}, row {number} does not name its benchmark, and {len(loaded)} are chosen")
         key = "problem" if "problem" in row else "index"
-        place = known[name][key].get(row.get(key))
-        if place is None or not isinstance(row.get("response"), str):
+        problem = known[name][key].get(row.get(key))
+        if problem is None or not isinstance(row.get("response"), str):
             raise ConfigError(
                 f"{file}, row {number}: it needs a response (text) and the problem (an id of {name}) or index it answers, "
                 f"and has {key} {row.get(key)!r}, response {type(row.get('response')).__name__}"
             )
-        found.setdefault(str(row.get("model", file.stem)), {}).setdefault(name, {}).setdefault(place, []).append(row)
+        found.setdefault(str(row.get("model", file.stem)), {}).setdefault(name, {}).setdefault(problem, []).append(row)
     if not found:
         raise ConfigError(f"{file} has no response to a problem of {', '.join(names)}")
     kept: list[Loaded] = []
     answers: Given = {label: {} for label in found}
     for name, one in names.items():
-        places = sorted({place for by_name in found.values() for place in by_name.get(name, {})})
-        counts = {len(by_name.get(name, {}).get(place, [])) for by_name in found.values() for place in places}
-        if len(counts) > 1 or not places:
+        answered = sorted({problem for by_name in found.values() for problem in by_name.get(name, {})})
+        counts = {len(by_name.get(name, {}).get(problem, [])) for by_name in found.values() for problem in answered}
+        if len(counts) > 1 or not answered:
             raise ConfigError(f"{file}: problems of {name} have {sorted(counts)} responses: every model needs as many for each")
-        kept.append(part(one, places, counts.pop()))
+        kept.append(part(one, answered, counts.pop(), f"the responses of {file.name}"))
         for label, by_name in found.items():
             answers[label][name] = [
                 Response(i, j, row.get("prompt", ""), row["response"], row.get("tokens"), row.get("finish"))
-                for i, place in enumerate(places) for j, row in enumerate(by_name[name][place])
+                for i, problem in enumerate(answered) for j, row in enumerate(by_name[name][problem])
             ]  # fmt: skip
     return kept, answers
-
-
-def judge(judge: Judge, responses: Sequence[Response], finished: set[Key]) -> None:
-    """Has given responses judged, but for those that are finished."""
-    for response in responses:
-        if (judge.model, judge.one.benchmark.name, judge.one.indices[response.place], response.sample) not in finished:
-            judge.submit([response])
-    judge.flush(wait=True)

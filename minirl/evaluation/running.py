@@ -1,7 +1,7 @@
-"""Sampling and judging of benchmarks, over all ranks.
+"""Samples a model's responses to benchmarks and has them verified, over all ranks.
 
-The randomness of a sample depends on the seed, the benchmark, the problem and its number only. With the transformers engine
-on a CPU neither the number of ranks nor an interruption changes a bit: they change no batch.
+The randomness of a sample depends only on the seed, the benchmark, the problem and the number of the sample. With the
+transformers engine on a CPU neither the number of ranks nor an interruption changes a bit, because batches stay the same.
 """
 
 import json
@@ -14,16 +14,14 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
-from minirl.data.prompts import Prompt
 from minirl.evaluation.benchmarks import Loaded
 from minirl.evaluation.folder import Key, Row
 from minirl.evaluation.models import Prepared
-from minirl.rollout.sampler import EVALUATION, stable_seed
-from minirl.rollout.types import Completion, Engine, SamplingParams
+from minirl.rollout.sampler import EVALUATION, Sampler, by_length, submit
+from minirl.rollout.types import Engine
 from minirl.utils.distributed import Ranks
 from minirl.verify.pool.pool import VerifierPool
 from minirl.verify.types import Verdict
@@ -33,9 +31,9 @@ TERMINAL, LOG = 1.0, 30.0  # seconds between two states of a progress bar
 
 @dataclass(frozen=True)
 class Response:
-    """One response to judge. tokens, finish: None where somebody else sampled it and did not say."""
+    """One response. problem: index into the benchmark's problems; tokens, finish: None where they are not known."""
 
-    place: int
+    problem: int
     sample: int
     prompt: str
     text: str
@@ -44,36 +42,36 @@ class Response:
 
 
 class Judge:
-    """Judges responses while others are still sampled, and appends rows to the rank's file as whole problems are done."""
+    """Has a model's responses to a benchmark verified, and appends their rows to the rank's file, whole problems at a time,
+    while others are still sampled."""
 
     def __init__(self, pool: VerifierPool, one: Loaded, model: str, path: Path) -> None:
         self.pool, self.one, self.model, self.path = pool, one, model, path
         self.pending: list[list[tuple[Response, Future[Verdict]]]] = []
-        self.wants_facts = ".py:" in one.benchmark.verifier
 
-    def submit(self, responses: Sequence[Response]) -> None:
-        """Responses to one problem."""
-        problem = self.one.problems[responses[0].place]
-        extra_info = [
-            {"finish": r.finish, "tokens": r.tokens, "group": r.place} if self.wants_facts else None for r in responses
-        ]
-        self.pending.append([(r, self.pool.submit(problem, r.text, f)) for r, f in zip(responses, extra_info, strict=True)])
+    def submit(self, responses: Sequence[Response], finished: set[Key]) -> None:
+        """Verifies responses that somebody else sampled, except those that are finished."""
+        for r in responses:
+            if (self.model, self.one.benchmark.name, self.one.indices[r.problem], r.sample) not in finished:
+                problem = self.one.problems[r.problem]
+                self.pending.append([(r, submit(self.pool, problem, r.text, r.problem, r.finish, r.tokens))])
+        self.flush(wait=True)
 
     def flush(self, wait: bool = False) -> None:
-        """Writes the problems that are judged, all of them if `wait`."""
+        """Writes the problems whose responses all have verdicts; waits for all of them if `wait`."""
         done: list[list[tuple[Response, Future[Verdict]]]] = []
         left: list[list[tuple[Response, Future[Verdict]]]] = []
         for group in self.pending:
-            (done if wait or all(future.done() for _, future in group) else left).append(group)
+            (done if wait or all(verdict.done() for _, verdict in group) else left).append(group)
         self.pending = left
         if done:
-            rows = [self.row(response, future.result()) for group in done for response, future in group]
+            rows = [self.row(response, verdict.result()) for group in done for response, verdict in group]
             with self.path.open("a", encoding="utf-8") as file:
                 file.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
     def row(self, r: Response, verdict: Verdict) -> Row:
         """A line of samples.jsonl."""
-        problem, index = self.one.problems[r.place], self.one.indices[r.place]
+        problem, index = self.one.problems[r.problem], self.one.indices[r.problem]
         return {
             "model": self.model, "benchmark": self.one.benchmark.name, "problem": problem.id, "index": index,
             "sample": r.sample, "prompt": r.prompt, "gold": problem.answer, "response": r.text, "status": verdict.status,
@@ -81,85 +79,71 @@ class Judge:
         }  # fmt: skip
 
 
-class Judges:
-    """A judge for each benchmark and model; benchmarks that are judged alike share a pool of workers."""
-
-    def __init__(self, stack: ExitStack, loaded: Sequence[Loaded], workers: int, path: Path) -> None:
-        """Starts the pools, and ends them with `stack`. VerifierError for a verifier that does not work."""
-        self.path = path
-        self.pools: dict[str, VerifierPool] = {}
-        for b in [one.benchmark for one in loaded]:
-            if (kind := repr((b.pool(), b.timeout))) not in self.pools:
-                self.pools[kind] = stack.enter_context(VerifierPool(*b.pool(), workers, b.timeout))
-
-    def of(self, one: Loaded, model: str) -> Judge:
-        """The judge of a benchmark's responses by a model."""
-        b = one.benchmark
-        return Judge(self.pools[repr((b.pool(), b.timeout))], one, model, self.path)
+def open_pools(stack: ExitStack, loaded: Sequence[Loaded], workers: int) -> dict[str, VerifierPool]:
+    """{benchmark: its verifier pool}, closed with `stack`; benchmarks with the same verifier share one. VerifierError for a
+    verifier that does not work."""
+    shared: dict[str, VerifierPool] = {}
+    for v in [one.benchmark.verifier for one in loaded]:
+        if repr(v) not in shared:
+            shared[repr(v)] = stack.enter_context(VerifierPool(*v.pool(), workers, v.timeout))
+    return {one.benchmark.name: shared[repr(one.benchmark.verifier)] for one in loaded}
 
 
-def chunks(prompts: Sequence[Prompt], width: int) -> list[list[int]]:
-    """Places of the prompts by falling length, `width` at a time: batches that are always the same."""
-    order = sorted(range(len(prompts)), key=lambda i: (-len(prompts[i].ids), i))
-    return [order[i : i + width] for i in range(0, len(order), width)]
+def sample_benchmark(engine: Engine, prepared: Prepared, judge: Judge, finished: set[Key], o: Namespace, ranks: Ranks) -> Row:
+    """Samples the unfinished problems of the judge's benchmark, those of this rank, and has them verified.
 
-
-def sample_benchmark(
-    engine: Engine, prepared: Prepared, one: Loaded, judge: Judge, finished: set[Key], o: Namespace, ranks: Ranks
-) -> Row:
-    """Samples this rank's unfinished problems and has them judged. Returns the samples made now, of how many, with
-    their tokens and seconds, of all ranks."""
-    b, prompts = one.benchmark, prepared.prompts[one.benchmark.name]
-    # vLLM mixes requests as it likes; the other engine's batches must not depend on what is finished.
-    width = 1 if o.engine == "vllm" else max(1, o.max_sequences // b.samples)
+    Returns the samples made now by all ranks, of how many in total, and their tokens and seconds.
+    """
+    one, b = judge.one, judge.one.benchmark
+    prompts = prepared.prompts[b.name]
+    # vLLM mixes requests as it likes; the other engine's batches must not depend on which problems are finished.
+    width = 1 if o.engine == "vllm" else max(1, o.max_sequences // b.sampling.n)
+    order = by_length(prompts)
     unfinished = [
-        chunk for chunk in chunks(prompts, width)
-        if any((judge.model, b.name, one.indices[i], j) not in finished for i in chunk for j in range(b.samples))
+        batch for start in range(0, len(order), width) for batch in [order[start : start + width]]
+        if any((judge.model, b.name, one.indices[i], j) not in finished for i in batch for j in range(b.sampling.n))
     ]  # fmt: skip
-    mine = [i for chunk in unfinished[ranks.rank :: ranks.size] for i in chunk]
-    sampling = SamplingParams(b.samples, b.temperature, b.max_tokens, b.top_p, b.top_k)
-    seeds = [stable_seed(o.seed, EVALUATION, zlib.crc32(b.name.encode()), one.indices[i]) for i in mine]
+    mine = [i for batch in unfinished[ranks.rank :: ranks.size] for i in batch]
+    part = [prompts[i] for i in mine], [one.indices[i] for i in mine]
+    sampler = Sampler(engine, prepared.tokenizer, judge.pool, ranks, o.seed, o.stop)
     start, tokens = time.perf_counter(), 0
-    sampled = 0  # of samples that are not finished too, as the engine tells them
+    sampled = 0  # tokens so far, those of unfinished samples included
     title = f"{judge.model} {b.name}" + (f" (rank 0 of {ranks.size})" if ranks.size > 1 else "")
     slow = TERMINAL if sys.stderr.isatty() else LOG
-    bar = tqdm(total=len(mine) * b.samples, desc=title, unit="sample", disable=not ranks.main, mininterval=slow, miniters=0)
+    bar = tqdm(total=len(mine) * b.sampling.n, desc=title, unit="sample", disable=not ranks.main, mininterval=slow, miniters=0)
 
     def show(count: int) -> None:
         nonlocal sampled
         sampled += count
-        bar.set_postfix_str(pace(sampled, tokens, bar.total - bar.n, b.max_tokens, time.perf_counter() - start), refresh=False)
+        bar.set_postfix_str(
+            pace(sampled, tokens, bar.total - bar.n, b.sampling.max_tokens, time.perf_counter() - start), refresh=False
+        )
         bar.update(0)
 
     engine.progress = show
     with bar:
-        for place, samples in engine.generate([prompts[i].ids for i in mine], sampling, seeds):
-            i = mine[place]
-            judge.submit([response_of(i, j, prompts[i], sample, prepared.tokenizer) for j, sample in enumerate(samples)])
+        for k, group in sampler.sample_groups(*part, b.sampling, (EVALUATION, zlib.crc32(b.name.encode()))):
+            i = mine[k]
+            judge.pending.append(
+                [(Response(i, j, prompts[i].text, text, len(sample.ids), sample.finish), verdict)
+                 for j, (sample, text, verdict) in enumerate(group)]
+            )  # fmt: skip
             judge.flush()
-            tokens += sum(len(sample.ids) for sample in samples)
-            bar.update(len(samples))
+            tokens += sum(len(sample.ids) for sample, *_ in group)
+            bar.update(len(group))
         judge.flush(wait=True)
     seconds = max(ranks.gather([time.perf_counter() - start]))
     tokens = sum(ranks.gather([tokens]))
-    made = sum(len(chunk) for chunk in unfinished) * b.samples
-    rate = round(tokens / max(seconds, 1e-9), 1)
-    return {"samples": made, "of": len(prompts) * b.samples, "tokens": tokens, "seconds": round(seconds, 2),
-            "tokens_per_second": rate}  # fmt: skip
+    return {"samples": sum(map(len, unfinished)) * b.sampling.n, "of": len(prompts) * b.sampling.n, "tokens": tokens,
+            "seconds": round(seconds, 2), "tokens_per_second": round(tokens / max(seconds, 1e-9), 1)}  # fmt: skip
 
 
 def pace(sampled: int, finished: int, left: int, longest: int, seconds: float) -> str:
-    """'1,024 tokens/s, at most 10:00 more': what the bar says while no sample is finished.
+    """'1,024 tokens/s, at most 10:00 more', for the progress bar while no sample is finished.
 
-    sampled: tokens so far; finished: those of finished samples; left: samples that are not, of up to `longest` tokens each.
+    sampled: tokens so far; finished: those of finished samples; left: unfinished samples, of up to `longest` tokens each.
     """
     rate = sampled / max(seconds, 1e-9)
     if not rate:
         return ""
     return f"{rate:,.0f} tokens/s, at most {tqdm.format_interval(max(0, left * longest - (sampled - finished)) / rate)} more"
-
-
-def response_of(place: int, number: int, prompt: Prompt, sample: Completion, tokenizer: Any) -> Response:
-    """A sample as text."""
-    text = tokenizer.decode(sample.ids, skip_special_tokens=True)
-    return Response(place, number, prompt.text, text, len(sample.ids), sample.finish)

@@ -14,28 +14,19 @@ from minirl.rollout.types import Completion, Engine, Rollout, SamplingParams
 from minirl.utils.distributed import Ranks
 from minirl.utils.errors import ConfigError, RunError
 from minirl.verify.pool.pool import VerifierPool
-from minirl.verify.types import ERROR, RIGHT, Verdict
+from minirl.verify.types import ERROR, RIGHT, Problem, Verdict
 
 TRAINING, EVALUATION = 0, 1  # streams of randomness that never meet
 
 
 class Sampler:
-    """Samples and verifies on every rank what all ranks then hold.
-
-    stop: texts that end a response and are no part of the answer.
-    """
+    """Samples responses and has them verified. stop: texts that end a response and are no part of the answer."""
 
     def __init__(
         self, engine: Engine, tokenizer: Any, pool: VerifierPool, ranks: Ranks, seed: int, stop: Sequence[str] = ()
     ) -> None:
-        self.engine, self.tokenizer, self.pool, self.ranks, self.seed, self.stop = (
-            engine,
-            tokenizer,
-            pool,
-            ranks,
-            seed,
-            tuple(stop),
-        )
+        self.engine, self.tokenizer, self.pool, self.ranks, self.seed = engine, tokenizer, pool, ranks, seed
+        self.stop = tuple(stop)
         self.seconds = {"sample": 0.0, "verify": 0.0}  # since last taken; verify is the wait after the last sample
 
     def groups(
@@ -44,35 +35,24 @@ class Sampler:
     ) -> list[list[Rollout]]:  # fmt: skip
         """One whole group of `sampling.n` rollouts a prompt, in the order of `prompts`, the same on every rank.
 
-        numbers: the draw number of each prompt; it names the group and, with the run's seed and `stream`, seeds its samples.
-        keep: groups that come out; each engine gives up its share of the others, those of its own that finish last.
+        numbers: the draw number of each prompt, which names its group and, with the run's seed and `stream`, seeds its samples.
+        keep: how many groups to return; each engine aborts its share of the others, those of its own that finish last.
         """
         start = time.perf_counter()
-        # Dealt by falling length, so that no rank gets all the long prompts; a group is never split.
-        order = sorted(range(len(prompts)), key=lambda i: (-len(prompts[i].ids), i))
         together = self.engine.ranks_per_engine
         engine, engines = self.ranks.rank // together, self.ranks.size // together
-        # In the order drawn: of groups that finish together, the length of their prompts should not say which are given up.
-        mine = sorted(order[engine::engines])
+        # Dealt by falling length, so that no rank gets all the long prompts; a group is never split. Then in the order drawn:
+        # of groups that finish together, the length of their prompts should not decide which are aborted.
+        mine = sorted(by_length(prompts)[engine::engines])
         wanted = len(prompts) if keep is None else keep
         my_share = len(range(engine, wanted, engines))
-        seeds = [stable_seed(self.seed, stream, numbers[i]) for i in mine]
-        pending: list[tuple[int, Completion, str, Future[Verdict]]] = []
-        for place, samples in self.generate([prompts[i].ids for i in mine], sampling, seeds, my_share):
-            i = mine[place]
-            if self.ranks.rank % together:
-                continue  # the first rank of an engine verifies and reports what all of its ranks sampled
-            for sample in samples:
-                text = self.text(sample)
-                extra_info = {"group": numbers[i], "finish": sample.finish, "tokens": len(sample.ids)}
-                pending.append(
-                    (i, sample, text, self.pool.submit(prompts[i].problem, text, extra_info if self.wants_facts else None))
-                )
+        part = [prompts[i] for i in mine], [numbers[i] for i in mine]
+        sampled_groups = list(self.sample_groups(*part, sampling, (stream,), my_share))
         sampled = time.perf_counter()
         done = [
-            (i, record(prompts[i], numbers[i], sample, self.engine.version, text, verdict))
-            for i, sample, text, future in pending
-            for verdict in [future.result()]
+            (mine[k], record(prompts[mine[k]], numbers[mine[k]], sample, self.engine.version, text, verdict.result()))
+            for k, group in sampled_groups
+            for sample, text, verdict in group
         ]
         self.seconds["sample"] += sampled - start
         self.seconds["verify"] += time.perf_counter() - sampled
@@ -84,8 +64,27 @@ class Sampler:
             raise RunError(f"{type(self.engine).__name__} gave {len(whole)} of {wanted} groups: the engine is not healthy")
         return whole
 
+    def sample_groups(
+        self, prompts: Sequence[Prompt], numbers: Sequence[int], sampling: SamplingParams, stream: Sequence[int],
+        keep: int | None = None,
+    ) -> Iterator[tuple[int, list[tuple[Completion, str, Future[Verdict]]]]]:  # fmt: skip
+        """Yields (index of the prompt, its samples: completion, text, pending verdict), each group as soon as it is sampled.
+
+        The samples of a prompt are seeded by the run's seed, `stream` and the prompt's number. keep: as in `Engine.generate`.
+        """
+        seeds = [stable_seed(self.seed, *stream, number) for number in numbers]
+        for i, samples in self.generate([p.ids for p in prompts], sampling, seeds, keep):
+            if self.ranks.rank % self.engine.ranks_per_engine:
+                continue  # the first rank of an engine verifies and reports what all of its ranks sampled
+            group = []
+            for sample in samples:
+                text = self.text(sample)
+                verdict = submit(self.pool, prompts[i].problem, text, numbers[i], sample.finish, len(sample.ids))
+                group.append((sample, text, verdict))
+            yield i, group
+
     def generate(
-        self, prompts: Sequence[list[int]], sampling: SamplingParams, seeds: Sequence[int], keep: int
+        self, prompts: Sequence[list[int]], sampling: SamplingParams, seeds: Sequence[int], keep: int | None
     ) -> Iterator[tuple[int, list[Completion]]]:
         """The engine's samples. RunError when it fails."""
         try:
@@ -96,16 +95,10 @@ class Sampler:
             traceback.print_exc()
             raise RunError(
                 f"{type(self.engine).__name__} failed while it sampled {sampling.n} responses to each of {len(prompts)} "
-                f"prompts: {type(error).__name__}: {' '.join(str(error).split())[:300]}; start the same command again to go on "
-                "from the last checkpoint, and if it fails again lower rollout.max_sequences, rollout.max_response_tokens or "
-                "rollout.vllm.gpu_memory_utilization"
+                f"prompts: {type(error).__name__}: {' '.join(str(error).split())[:300]}; start the same command again to "
+                "resume, and if it fails again lower rollout.max_sequences, rollout.max_response_tokens or "
+                "rollout.vllm.gpu_memory_utilization (eval.py: --max-sequences, --max-tokens, --gpu-memory)"
             ) from error
-
-    @property
-    def wants_facts(self) -> bool:
-        """Whether the verifier reads facts of the rollout: only a reward of the user's own can; equal questions are then asked
-        each time."""
-        return ".py:" in self.pool.verifier or self.pool.verifier == "combine"
 
     def text(self, sample: Completion) -> str:
         """The response as text, without special tokens, cut before the first stop text."""
@@ -118,6 +111,20 @@ class Sampler:
         """Seconds spent sampling and waiting for verdicts since the last call."""
         taken, self.seconds = self.seconds, dict.fromkeys(self.seconds, 0.0)
         return taken
+
+
+def by_length(prompts: Sequence[Prompt]) -> list[int]:
+    """Indices of the prompts by falling length, equal ones in their order."""
+    return sorted(range(len(prompts)), key=lambda i: -len(prompts[i].ids))
+
+
+def submit(
+    pool: VerifierPool, problem: Problem, text: str, group: int, finish: str | None, tokens: int | None
+) -> Future[Verdict]:
+    """The pending verdict on a response. Only reward functions of the user's own get its group, length and finish reason: for
+    other verifiers the pool looks at equal responses only once."""
+    wanted = ".py:" in pool.verifier or pool.verifier == "combine"
+    return pool.submit(problem, text, {"group": group, "finish": finish, "tokens": tokens} if wanted else None)
 
 
 def record(prompt: Prompt, number: int, sample: Completion, version: int, text: str, verdict: Verdict) -> Rollout:

@@ -32,6 +32,14 @@ def say(message: str) -> None:
             tqdm.write(f"warning: stdout cannot be written ({error}): the run continues and prints to stderr", file=sys.stderr)
 
 
+def finish_stdout(text: str = "") -> None:
+    """Prints the last `text` of a command; where its reader has gone, as in `... | head`, the rest is dropped, no error."""
+    try:
+        print(text, end="", flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def discard(path: Path) -> None:
     """Removes a folder or a file that is of no use any longer; where that fails, a warning is enough."""
     try:

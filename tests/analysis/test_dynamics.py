@@ -3,7 +3,10 @@ import json
 import pytest
 import yaml
 
+import train
+from minirl.analysis import samples
 from minirl.analysis.__main__ import main
+from minirl.config.command_line import load
 from minirl.config.options import Config, as_tree
 
 
@@ -50,3 +53,17 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path, capsys):
     (tmp_path / "one" / "metrics.jsonl").write_text('{"step": 1}\n')
     assert main(["dynamics", one, other, "--out", str(tmp_path / "out")]) == 2
     assert "line 1: lacks the columns batch/diverse_groups" in capsys.readouterr().err
+
+
+def test_the_folders_that_training_writes_are_read(tmp_path):
+    small = ["--run.steps=2", "--rollout.prompts=4", "--algorithm.mini_batch_prompts=4", "--rollout.group_size=4",
+             "--eval.problems=4", "--eval.samples=2", "--eval.k=1", "--eval.every=0", "--run.save_rollouts=4"]  # fmt: skip
+    for seed in (0, 1):
+        assert train.main(load([*small, f"--run.seed={seed}", f"--run-dir={tmp_path / f'run{seed}'}"])) == 0
+    assert main(["dynamics", str(tmp_path / "run0"), str(tmp_path / "run1"), "--out", str(tmp_path / "out")]) == 0
+    found = json.loads((tmp_path / "out" / "dynamics.json").read_text())
+    rows = [json.loads(line) for line in (tmp_path / "run0" / "metrics.jsonl").read_text().splitlines()]
+    reward = found["methods"]["run0"]["means"]["reward"]["mean"]
+    assert reward == pytest.approx(sum(row["reward/mean"] for row in rows) / 2)
+    problems = samples.load([str(tmp_path / "run0")])["run0"]
+    assert [len(attempts.samples) for attempts in problems.values()] == [4] * 2 * 4, "every group of both steps"

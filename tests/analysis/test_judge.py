@@ -4,6 +4,7 @@ import socket
 import threading
 import time
 from collections import Counter
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -44,6 +45,8 @@ class Handler(BaseHTTPRequestHandler):
         elif act == "drop":
             self.close_connection = True
             return
+        elif isinstance(act, tuple):
+            status, headers = act[0], {"Location": act[1]}
         elif isinstance(act, int):
             status, headers, answer = act, {"Retry-After": "0"}, {"error": {"message": f"error {act}"}}
         elif isinstance(act, str):
@@ -60,19 +63,53 @@ class Handler(BaseHTTPRequestHandler):
         except (BrokenPipeError, ConnectionResetError):
             pass  # the client stopped waiting, which is what some tests are about
 
+    def do_GET(self):
+        """What urllib makes of a redirected POST: it counts as seen, and the answer is a verdict."""
+        with self.server.lock:
+            self.server.seen.append((self.path, self.headers.get("Authorization"), None))
+        data = json.dumps({"choices": [{"message": {"content": "VERDICT: SAME"}}]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
     def log_message(self, *_):
         pass
+
+
+@contextmanager
+def serving():
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.fixture
 def server(monkeypatch):
     monkeypatch.setattr(judge.Endpoint, "wait", 0.01)
-    with Server() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
+    with serving() as server:
         yield server
-        server.shutdown()
-        thread.join()
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("same_host", [True, False])
+def test_a_redirect_gets_neither_the_key_nor_belief(status, same_host, ask, server, monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    with serving() as other:
+        target = f"{(server if same_host else other).url}/elsewhere"
+        server.script, server.always = [429], (status, target)
+        assert ask()[0] == 2
+        assert {path for path, *_ in server.seen} == {"/v1/chat/completions"}
+        assert other.seen == []
+    err = capsys.readouterr().err
+    assert f"answers {status} and points to '{target}', which is not followed" in err
+    assert "secret" not in err
+    assert not (tmp_path / "out" / "judge_cache.jsonl").exists()
 
 
 # Two problems, each with two pairs of one class and four of two classes. In the first, the fruit follows the class; in the

@@ -114,6 +114,16 @@ def test_a_limit_changes_no_sample_and_another_seed_changes_them(one, tmp_path):
     assert [r["response"] for r in samples(tmp_path / "other")] != [r["response"] for r in samples(one)][:32]
 
 
+def test_a_response_is_cut_before_the_first_stop_text_as_in_training(one, tmp_path):
+    assert run(*SMALL, "--stop", "}", "--stop", "7", "--out", tmp_path / "stop") == 0
+    whole = [r["response"] for r in samples(one)]
+    cut = samples(tmp_path / "stop")
+    assert [r["response"] for r in cut] == [re.split("[}7]", text)[0] for text in whole]
+    assert {r["finish"] for r in cut} == {"stop"}
+    assert sum("7" in text.split("}")[0] for text in whole) > 10, "else only one of the stop texts was met"
+    assert results(tmp_path / "stop")["engine"]["stop"] == ["}", "7"]
+
+
 def test_a_killed_evaluation_goes_on_to_the_same_bytes(one, tmp_path):
     command = [sys.executable, str(ROOT / "eval.py"), *SMALL, "--k", "3", "--out", str(tmp_path / "cut")]
     part = tmp_path / "cut" / "samples.rank0.jsonl"
@@ -176,6 +186,7 @@ def bare_folder(tmp_path):
         (["embedded", "--benchmark", "arithmetic", "--skip", "arithmetic"], "no benchmark is chosen"),
         (["embedded", "--benchmark", "arithmetic", "--limit", "0"], "--limit must be at least 1"),
         (["embedded", "--benchmark", "arithmetic", "--k", "17"], "--k 17 is not between 1 and the number of samples (16"),
+        (["embedded", "--benchmark", "arithmetic", "--stop", ""], "--stop has an empty text"),
         (["embedded", "--benchmark", "arithmetic", "--k", "0"], "--k must be at least 1, not 0"),
         (["embedded", "--benchmark", "arithmetic", "--max-tokens", "0"], "max_tokens must be at least 1, not 0"),
         (["{bare}", "--benchmark", "arithmetic"], "no chat template (a base model has none): --set chat=false"),
@@ -320,6 +331,64 @@ def test_given_responses_two_models_and_an_error_that_is_no_wrong_answer(tmp_pat
     with theirs.open("a") as file:
         file.write(json.dumps({"model": "a", "problem": "p0", "response": "0"}) + "\n")
     assert run(*options[:-1], tmp_path / "uneven") == 2
+
+
+def test_problems_without_a_response_and_metrics_with_too_few_are_named(tmp_path, capsys):
+    data = jsonl(tmp_path / "mine.jsonl", [{"id": f"p{i}", "problem": f"q{i}", "answer": str(i)} for i in range(5)])
+    rows = [
+        {"problem": p, "response": f"\\boxed{{{x}}}"}
+        for p, x in (("p1", 1), ("p1", 7), ("p3", 3), ("p3", 3), ("p4", 0), ("p4", 0))
+    ]
+    theirs = jsonl(tmp_path / "theirs.jsonl", rows)
+    options = ["--data", data, "--responses", theirs, "--set", "metric=pass@8", "--out", tmp_path / "out"]
+    assert run(*options, "--k", 9) == 2
+    assert "--k 9 is not between 1 and the number of samples (2 samples of mine): give more" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert run(*options, "--k", 2) == 0
+    console = capsys.readouterr().out
+    assert "mine: the responses of theirs.jsonl answer 3 of 5 problems; the others count nowhere" in console
+    assert "mine: the table shows accuracy: pass@8 needs 8 responses to each problem, not 2" in console
+    record, entry = (results(tmp_path / "out")[key] for key in ("benchmarks", "results"))
+    assert (record["mine"]["chosen"], record["mine"]["problems"]) == (5, 3)
+    assert entry["theirs"]["mine"]["metrics"]["accuracy"]["mean"] == pytest.approx((1 / 2 + 1 + 0) / 3)
+    table = (tmp_path / "out" / "table.md").read_text()
+    assert re.search(r"\| theirs +\| 50\.0 \[[\d., ]+\] \(3 of 5 problems\) \|", table)
+    # With --limit the problems that are left out are those that were asked for to be left out.
+    assert run(*options[:-1], tmp_path / "four", "--limit", 4) == 2, "p4 is none of the first four"
+    jsonl(theirs, rows[:4])
+    assert run(*options[:-1], tmp_path / "four", "--limit", 4) == 0
+    assert "(2 of 4 problems)" in (tmp_path / "four" / "table.md").read_text()
+
+
+def test_gold_answers_that_are_not_checked_are_named(tmp_path, capsys):
+    row = {
+        "problem": "f(x) is x + 1",
+        "tests": "assert f(1) == 2",
+        "entry_point": "f",
+        "solution": "def f(x):\n    return x + 1",
+    }
+    data = jsonl(tmp_path / "code.jsonl", [row, row | {"problem": "f(x) is 2", "solution": None}])
+    assert run("--check", "--data", data, "--k", 2, "--out", tmp_path / "out") == 2
+    assert "(1 samples of code): give more responses to each problem, or leave --k out" in capsys.readouterr().err
+    assert run("--check", "--data", data, "--out", tmp_path / "out") == 0
+    assert "code: canonical solutions answer 1 of 2 problems; the others count nowhere" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "command", ["eval.py --help", "eval.py --list", "-m minirl.analysis --help", "-m minirl.analysis judge -h"]
+)
+def test_a_reader_that_has_gone_is_no_error(command):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as pipe:
+        done = subprocess.run([sys.executable, *command.split()], cwd=ROOT, stdout=pipe, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("option", [["--samples", 2], ["--max-tokens", 9], ["--greedy"], ["--stop", "x"]])
+def test_options_of_sampling_need_a_model(option, tmp_path, capsys):
+    assert run("--check", "--benchmark", "arithmetic", *option, "--out", tmp_path / "out") == 2
+    assert f"{option[0]} says how a model is sampled, and no MODEL is named" in capsys.readouterr().err
 
 
 def test_without_a_verdict_the_reason_is_said_and_the_exit_code_is_1(tmp_path, capsys):

@@ -1,9 +1,11 @@
 """Tables of evaluations, and what was published beside them."""
 
+from matplotlib.figure import Figure
+
 import eval as program
 from minirl.evaluation import benchmarks
 from minirl.evaluation.published import MATH, published
-from minirl.evaluation.report import latex, main_table, markdown
+from minirl.evaluation.report import draw_pass_at_k, latex, main_table, markdown
 
 
 def records(*names):
@@ -12,7 +14,7 @@ def records(*names):
 
 
 def loaded(*names):
-    return [benchmarks.Loaded(b, [], [], [], "", "", 0, []) for b in records(*names)]
+    return [benchmarks.Loaded(b, [], [], [], "", "", 0, 0, []) for b in records(*names)]
 
 
 def test_labels_break_no_table():
@@ -50,3 +52,15 @@ def test_a_value_of_another_metric_does_not_stand_beside():
     (code,) = records("livecodebench_v6")
     assert [r["values"] for r in published([code])] == [{"livecodebench_v6": 31.21}, {"livecodebench_v6": 32.07}]
     assert published([benchmarks.record(code.name, {"metric": "pass@1"}, code)]) == []
+
+
+def test_the_axis_of_pass_at_k_shows_numbers(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: (figure.canvas.draw(), drawn.append(figure)))
+    entry = {"mean": 0.5, "low": 0.4, "high": 0.6, "problems": 9}
+    results = {"results": {"mine": {"aime2024": {"metrics": {f"pass@{k}": entry for k in (1, 2, 4, 8)}}}}}
+    draw_pass_at_k(tmp_path / "p.png", results, loaded("aime2024"))
+    axis = drawn[0].axes[0]
+    shown = {label.get_text() for label in axis.get_xticklabels()}
+    assert shown >= {"1", "2", "4", "8"}
+    assert not any("$" in text for text in shown), "mathematical notation of powers"

@@ -173,7 +173,7 @@ def test_programs_do_not_see_each_other():
 
 ORPHAN = """
 import sys, os
-from minirl.verify.sandbox import Sandbox
+from minirl.verify.code.sandbox import Sandbox
 sandbox = Sandbox(sys.argv[1])
 print(sandbox._base, flush=True)
 sandbox.run_tests("import os, time\\nos.fork()\\nos.fork()\\ntime.sleep(99)", entry_point="f", tests="f()", seconds=60)

@@ -90,8 +90,11 @@ class SemLock:
 
 
 def install() -> None:
-    """Before multiprocessing.synchronize is imported, which takes the names from there."""
+    """Before multiprocessing.synchronize is imported, which takes the names from there. Shared values go to the temporary
+    folder, as on systems without /dev/shm."""
     import _multiprocessing
+    import multiprocessing.heap
 
+    multiprocessing.heap.Arena._dir_candidates = []  # type: ignore[attr-defined]
     _multiprocessing.SemLock = SemLock  # type: ignore[misc,assignment]
     _multiprocessing.sem_unlink = lambda name: None  # type: ignore[attr-defined]

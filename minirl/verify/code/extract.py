@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from minirl.verify.code.needed import ASSIGNED, DEFINITION, defined_in, with_needed, words_of
 
-RESPONSE_CHARACTERS = 1_000_000  # of a response; what comes before its last so many is not looked at
+RESPONSE_CHARACTERS = 500_000  # of a response; what comes before its last so many is not looked at
 BLOCKS = 64  # the last ones of a response
 FENCE = re.compile(r"([ \t]*+)(`{3,}+|~{3,}+)[ \t]*+([^`]*+)")
 PYTHON = re.compile(r"\{?\.?(?:py|py3|ipython3?|python[\d.]*)(?![\w-])", re.IGNORECASE)

@@ -26,10 +26,10 @@ def with_needed(texts: list[str], chosen: int) -> str:
     farthest, then later ones. Of a block only the functions, classes, imports and values in question are taken, so that a
     usage example in it does not run."""
     text = texts[chosen]
-    missing = free_names(text) - defined_in(text)
-    if len(texts) == 1 or not missing or sum(map(len, texts)) > CODE_CHARACTERS:
+    if len(texts) == 1 or sum(map(len, texts)) > CODE_CHARACTERS:
         return text
     own = defined_in(text)
+    missing = free_names(text) - own
     parts: dict[tuple[int, int], str] = {}
     homes: dict[str, list[tuple[int, int]]] = {}
     for index in [*range(chosen - 1, -1, -1), *range(chosen + 1, len(texts))]:
@@ -65,7 +65,7 @@ def with_needed(texts: list[str], chosen: int) -> str:
 def parts_of(text: str) -> list[str]:
     """The statements at the left margin, each with the lines that belong to it, and a function with its decorators."""
     parts: list[list[str]] = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         decorated = bool(parts) and all(before[:1] == "@" for before in parts[-1])
         if line and not GOES_ON.match(line) and not decorated:
             parts.append([line])
@@ -77,7 +77,7 @@ def parts_of(text: str) -> list[str]:
 def defined_in(text: str) -> set[str]:
     """The names that lines at the left margin define, import or assign."""
     found: set[str] = set()
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if line[:1] in ("", " ", "\t", "#", "@"):
             continue
         if match := DEFINITION.match(line):
@@ -97,7 +97,7 @@ def imported(names: str) -> set[str]:
 def free_names(text: str) -> set[str]:
     """Names that a text uses, but for those that it binds for itself somewhere, and Python's own."""
     bound: set[str] = set()
-    for line in text.splitlines():
+    for line in text.split("\n"):
         line = line.strip()
         if match := ASSIGNED.match(line):
             bound |= words_of(match[1])
@@ -107,7 +107,7 @@ def free_names(text: str) -> set[str]:
         loop, parameters, arguments, *names = match.groups()
         bound |= words_of(loop or "") | {name for name in names if name}
         bound |= set(PARAMETER.findall(parameters or "")) | set(PARAMETER.findall(arguments or ""))
-    return set(USED.findall("\n".join(COMMENT.sub("", line) for line in text.splitlines()))) - bound - NOT_NEEDED
+    return set(USED.findall("\n".join(COMMENT.sub("", line) for line in text.split("\n")))) - bound - NOT_NEEDED
 
 
 def words_of(text: str) -> set[str]:

@@ -29,6 +29,9 @@ class Printed(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
+    def fileno(self) -> int:
+        return 1
+
     def write(self, data: Any) -> int:
         self.data += data[: PRINTED_BYTES - len(self.data)]
         return len(data)
@@ -39,14 +42,13 @@ class Printed(io.RawIOBase):
         return text
 
 
-class JudgesInput(io.TextIOBase):
+class JudgesInput(io.TextIOWrapper):
     """The judge's stdin, which tests may have replaced. Empty until the code is loaded: then the judge begins to listen."""
 
     def __init__(self, peer: Peer) -> None:
+        super().__init__(os.fdopen(0, "rb", closefd=False), encoding="utf-8")
+        self.mode = "r"  # type: ignore[misc]
         self.peer, self.loaded = peer, False
-
-    def readable(self) -> bool:
-        return True
 
     def ask(self, name: str, *arguments: Any) -> str:
         if not self.loaded:
@@ -72,6 +74,7 @@ def run_candidate(sock: Any, prelude: str, code: str) -> None:
     peer = Peer(sock, module.__dict__, OPERATIONS)
     printed, entered = Printed(), JudgesInput(peer)
     out = io.TextIOWrapper(printed, encoding="utf-8", errors="surrogateescape", write_through=True)  # type: ignore[type-var]
+    out.mode = "w"  # type: ignore[misc]
     sys.stdout = sys.__stdout__ = out  # type: ignore[misc,assignment]
     sys.stdin = sys.__stdin__ = entered  # type: ignore[misc,assignment]
     builtins.input = entered.input

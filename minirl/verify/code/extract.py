@@ -169,7 +169,7 @@ def defines(text: str, entry_point: str) -> bool:
     """Whether a block defines any of the names in `entry_point`; for "Solution.f" and f a method of Solution counts too."""
     wanted = words_of(entry_point)
     wanted = wanted - {"Solution"} or wanted
-    found = defined_in(text)
+    found = defined_in(text, imports=False)  # an example may import the answer
     if "Solution" in found:
         found |= {match[1] for line in text.splitlines() if (match := DEFINITION.match(line.lstrip()))}
     return bool(wanted & found)

@@ -74,8 +74,8 @@ def parts_of(text: str) -> list[str]:
     return ["".join(f"{line}\n" for line in part) for part in parts]
 
 
-def defined_in(text: str) -> set[str]:
-    """The names that lines at the left margin define, import or assign."""
+def defined_in(text: str, imports: bool = True) -> set[str]:
+    """The names that lines at the left margin define, assign or import."""
     found: set[str] = set()
     for line in text.split("\n"):
         if line[:1] in ("", " ", "\t", "#", "@"):
@@ -83,7 +83,7 @@ def defined_in(text: str) -> set[str]:
         if match := DEFINITION.match(line):
             found.add(match[1])
         elif match := IMPORTED.match(line):
-            found |= imported(match[1])
+            found |= imported(match[1]) if imports else set()
         elif match := ASSIGNED.match(line):
             found |= words_of(match[1])
     return found

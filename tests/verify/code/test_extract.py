@@ -29,6 +29,7 @@ CALLS = {  # answers that are right, entry point f
     "a usage example after it": fenced(SOLVE, "print(f(3))"),
     "tests after it": fenced(SOLVE, "assert f(2) == 4\nassert f(3) == 10"),
     "an example that would fail": fenced(SOLVE, "result = f('a')\nprint(result)"),
+    "an example that imports it": fenced(SOLVE, "from solution import f\nimport mine as f\nprint(f(3))"),
     "tests before it": fenced("assert f(2) == 4", SOLVE),
     "a first attempt": fenced("def f(x):\n    return x", SOLVE),
     "a helper's caller": fenced("def square(x):\n    return x * x", "def f(x):\n    return square(x)", "for i in range(3):\n    print(square(i))"),

@@ -229,6 +229,22 @@ def test_scripts_may_look_at_prints_files_and_give_input(verify, tests, code):
     assert verify("def f(*a): return None", tests=tests, entry_point="f").status == WRONG
 
 
+@pytest.mark.parametrize(
+    "start",
+    [
+        "import sys, os, io\nread = sys.stdin.buffer.readline\nsys.stdout.reconfigure(line_buffering=True)",
+        "import sys, os\nassert sys.stdin.fileno() == 0 and sys.stdout.fileno() == 1 and 'r' in sys.stdin.mode and 'w' in sys.stdout.mode",
+        "import sys\ndata = sys.stdin.read().split() + list(sys.stdin) + sys.stdin.readlines()\nassert data == []",
+        "import sys, io\nsys.stdout = io.StringIO()\nsys.stdin = io.StringIO('7')\nassert sys.stdin.read() == '7'\nsys.stdout = sys.__stdout__",
+        "import os, sys\nos.write(sys.stdout.fileno(), b'x')\nsys.stdout.buffer.write(b'x')\nsys.stdout.buffer.flush()",
+        "import sys\nsys.stdout.close()",
+    ],
+)
+def test_code_of_a_function_may_treat_stdin_and_stdout_as_files(verify, start):
+    verdict = verify(f"{start}\ndef f(x): return x * x", tests="assert f(3) == 9", entry_point="f")
+    assert outcome(verdict) == (RIGHT, ""), verdict
+
+
 def test_what_a_candidate_prints_without_end_is_dropped(verify):
     tests = "import io, contextlib\nout = io.StringIO()\nwith contextlib.redirect_stdout(out): f()\nassert len(out.getvalue()) == 1 << 20"
     assert outcome(verify("def f():\n    for _ in range(100): print('x' * 10**5)", tests=tests, entry_point="f")) == (RIGHT, "")

@@ -21,7 +21,7 @@ from typing import Any
 
 from minirl.verify.code.channel import OPERATIONS, BadTests, Gone, Peer, describe
 from minirl.verify.code.compare import brief, same
-from minirl.verify.code.names import imports_all_of, names_in, real_names
+from minirl.verify.code.names import comparers, imports_all_of, names_in, real_names
 from minirl.verify.code.remote import Remote
 
 
@@ -118,7 +118,8 @@ def run_script(peer: Peer, payload: dict[str, Any], names: dict[str, Any], missi
     """Runs a test script. Names it does not define are the prompt's helpers, standard modules, or the candidate's.
 
     missing: gets the names that nobody defines or owes. The candidate owes what the prompt mentions, what the script
-    calls or takes an attribute of, and, where no entry point is named, everything.
+    calls or takes an attribute of, and, where no entry point is named, everything; but never what compares its answer with
+    another value, unless the prompt mentions it.
     """
     entry = payload["entry_point"]
     try:
@@ -134,10 +135,12 @@ def run_script(peer: Peer, payload: dict[str, Any], names: dict[str, Any], missi
     used, owed, bound = names_in(tree)
     everything = entry is None or imports_all_of(tree, "solution")
     owed |= set(re.findall(r"\w+", payload["prompt"])) | (used if everything else {entry})
+    foreign = comparers(tree, entry) - trusted - bound - set(re.findall(r"\w+", payload["prompt"]))
     peer.heard = heard = False
     real = real_names(tree, used - trusted - bound, entry, payload["prompt"])
     names |= real
-    for name in (used - set(real) - trusted - bound) | ({entry} if entry else set()):
+    missing |= foreign - set(real)
+    for name in (used - missing - set(real) - trusted - bound) | ({entry} if entry else set()):
         try:
             value = peer.ask("value", name)
         except NameError:  # the test that needs it will say so

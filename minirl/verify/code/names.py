@@ -77,6 +77,18 @@ def names_in(tree: ast.AST) -> tuple[set[str], set[str], set[str]]:
     return used, owed, bound
 
 
+def comparers(tree: ast.AST, entry: str | None) -> set[str]:
+    """The names that a script hands an answer of the entry point together with something else: `close(f(2), 3.5)`."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and len(node.args) + len(node.keywords) > 1:
+            base = node.func.value if isinstance(node.func, ast.Attribute) else node.func
+            parts = [part for argument in node.args for part in ast.walk(argument) if isinstance(part, ast.Call)]
+            answers = any(isinstance(part.func, ast.Name) and part.func.id == entry for part in parts)
+            found |= {base.id} if answers and isinstance(base, ast.Name) else set()
+    return found - {entry}
+
+
 def imports_all_of(tree: ast.AST, module: str) -> bool:
     stars = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == module]
     return any(alias.name == "*" for node in stars for alias in node.names)

@@ -265,7 +265,10 @@ class Sandbox:
         self._open = True
         for file in files:
             file.close()
-        message = self._receive()
+        try:
+            message = self._receive()
+        except TimeoutError:
+            raise ConnectionError("it did not start a program in time") from None
         if "ready" not in message:
             self._open = False
             raise JobError(message["failed"])

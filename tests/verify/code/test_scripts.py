@@ -160,6 +160,19 @@ def test_what_compares_is_never_the_candidates(verify, test):
     assert missing or outcome(verdict) == (WRONG, WRONG_ANSWER), verdict
 
 
+@pytest.mark.parametrize("test", ["close(f(2), 3.5)", "close(3.5, [f(2)])", "checks.same(f(2), 3.5)", "close(f(2), b=3.5)"])
+def test_what_compares_and_nobody_defines_is_nobodys_failure(verify, test):
+    cheat = "def close(*a, **k): return True\nclass checks:\n    same = staticmethod(close)\ndef f(x): return 0"
+    verdict = verify(cheat, tests=f"assert {test}", entry_point="f", prompt="Return 3.5")
+    assert verdict.status == ERROR, verdict
+    assert "not defined" in verdict.detail
+    asked = verify(cheat, tests=f"assert {test}", entry_point="f", prompt="Write f, close and checks.")
+    assert outcome(asked) == (RIGHT, "")  # then it is the tests' affair
+    single = "assert decode(f(2)) == 2 and Pair(f, 2).b == 2"
+    code = "def f(x): return -x\ndef decode(x): return -x\nclass Pair:\n    def __init__(self, a, b): self.b = b"
+    assert outcome(verify(code, tests=single, entry_point="f")) == (RIGHT, "")
+
+
 def test_what_the_prompt_asks_for_is_the_candidates(verify):
     for prompt in ("Write `sqrt`, which ...", "def sqrt(x):\n    '''...'''", "Write floor(x) and sqrt(x)."):
         verdict = verify(

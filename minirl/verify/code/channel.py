@@ -6,12 +6,15 @@ candidate's own is ever run where expected values are. Anything else arrives as 
 
 import builtins
 import collections
+import copy
 import datetime
 import errno
+import functools
 import itertools
 import json
 import operator
 import struct
+import sys
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
@@ -106,9 +109,10 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 
 
 class Peer:
-    """One end of the channel. operations: what the other end may ask for.
+    """One end of the channel. operations: what the other end may ask for; services: functions that it may call by name.
 
     heard: whether anything of the other end's choosing may have reached the code that runs here. True until proved.
+    undo: how to take back what the other end changed of the objects here, in the order in which it did.
     """
 
     def __init__(self, sock: Any, names: dict[str, Any], operations: dict[str, Callable[..., Any]]) -> None:
@@ -116,6 +120,9 @@ class Peer:
         self.lent: dict[int, Any] = {}
         self.remotes: dict[int | str, Remote] = {}
         self.tuples: dict[tuple[str, ...], Any] = {}
+        self.services: dict[str, Callable[..., Any]] = {}
+        self.undo: list[Callable[[], None]] = []
+        self.printed: Callable[[], str] = str  # what was printed here since it was last asked
         self.calls = 0
         self.heard = True
 
@@ -160,9 +167,12 @@ class Peer:
         if tag in _BUILD:
             return _BUILD[tag](*map(self.decode, content))
         if tag == "namedtuple":
+            items = [self.decode(item) for item in value[2]]
+            if any(callable(item) for name, item in zip(content[1:], items, strict=True) if hasattr(tuple, name)):
+                return tuple(items)  # else the candidate would decide what its `count` and `index` say
             kind = self.tuples.get(tuple(content)) or collections.namedtuple(content[0], content[1:])  # type: ignore[misc]
             self.tuples[tuple(content)] = kind
-            return kind(*map(self.decode, value[2]))
+            return kind(*items)
         if tag == "type" and isinstance(getattr(builtins, content), type):
             return getattr(builtins, content)
         if tag == "mine" and type(content) in (int, str):
@@ -171,7 +181,8 @@ class Peer:
             return self.names[content] if type(content) is str else self.lent[content]
         raise ValueError(f"unknown tag {tag!r}")
 
-    # Messages: a length, then JSON. A request is answered by ["=", value, changed arguments] or ["!", type, text].
+    # Messages: a length, then JSON. A request is answered by ["=", value, changed arguments, printed text]
+    # or ["!", type, text, printed text].
 
     def send(self, message: Any) -> None:
         data = json.dumps(message).encode()
@@ -205,6 +216,7 @@ class Peer:
 
     def ask(self, operation: str, handle: int | str, /, *args: Any, **kwargs: Any) -> Any:
         self.calls += operation != "value"
+        before = [copied(argument) if isinstance(argument, MUTABLE) else None for argument in args]
         try:
             self.send(["?", operation, handle, [self.encode(a) for a in args], {k: self.encode(v) for k, v in kwargs.items()}])
         except TooLarge as error:
@@ -215,10 +227,13 @@ class Peer:
         while (message := self.receive())[0] == "?":
             self.answer(message)
         try:
+            if len(message) == 4 and message[3]:
+                sys.stdout.write(message[3])
             if message[0] == "!":
                 raise remote_exception(str(message[1]), str(message[2]), operation)
             if message[1] is None:  # else a function could change its question to one that it can answer
                 for index, content in message[2]:
+                    self.undo.append(functools.partial(overwrite, args[index], before[index]))
                     overwrite(args[index], self.decode(content))
             return self.decode(message[1])
         except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -230,7 +245,7 @@ class Peer:
         """Does what the other side asked, and sends the result, or the exception's type and text."""
         try:
             _, operation, handle, args, kwargs = message
-            target = self.names[handle] if type(handle) is str else self.lent[handle]
+            target = self.services.get(handle) or self.names[handle] if type(handle) is str else self.lent[handle]
             arguments = [self.decode(a) for a in args]
             before = [json.dumps(a) if type(a) is list else "" for a in args]
             result = self.operations[operation](target, *arguments, **{k: self.decode(v) for k, v in kwargs.items()})
@@ -240,11 +255,11 @@ class Peer:
                     now = self.encode(arguments[index])
                     if json.dumps(now) != old:
                         changed.append([index, now])
-            self.send(["=", self.encode(result), changed])
+            self.send(["=", self.encode(result), changed, self.printed()])
         except Gone:
             raise
         except BaseException as error:  # noqa: BLE001 - whatever the candidate raises is its answer
-            self.send(["!", *describe(error, handle)])
+            self.send(["!", *describe(error, handle), self.printed()])
 
 
 def describe(error: BaseException, handle: Any = None) -> tuple[str, str]:
@@ -255,6 +270,19 @@ def describe(error: BaseException, handle: Any = None) -> tuple[str, str]:
         return "TooLarge" if full else type(error).__name__[:60], str(error)[:300]
     except BaseException:  # noqa: BLE001 - a hostile __str__ or metaclass
         return "Exception", ""
+
+
+def copied(value: Any) -> Any:
+    """A copy of the containers; what else is in them is shared."""
+    if isinstance(value, dict):
+        new = copy.copy(value)
+        new.update({key: copied(item) for key, item in value.items()})
+        return new
+    if isinstance(value, collections.deque):
+        return collections.deque(map(copied, value), value.maxlen)
+    if type(value) in (list, tuple, set, frozenset, bytearray):
+        return type(value)(map(copied, value))
+    return value
 
 
 def overwrite(target: Any, value: Any) -> None:

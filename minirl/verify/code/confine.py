@@ -1,7 +1,7 @@
 """What Linux offers to confine a process, by direct system calls: namespaces, dropped rights, a system call filter.
 
-Used by the fork server only (minirl/verify/forkserver.py). Every function either does what it says or raises OSError;
-nothing here decides which of them is needed.
+Used by the fork server only; the list of allowed calls is in syscalls.py. Every function either does what it says or
+raises OSError; nothing here decides which of them is needed.
 """
 
 import ctypes
@@ -10,6 +10,8 @@ import platform
 import resource
 import struct
 
+from minirl.verify.code import syscalls
+
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
@@ -17,6 +19,7 @@ MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
 # statvfs flags that a remount must repeat in a user namespace (mount_namespaces(7): they are locked), as MS_ flags
 LOCKED = {2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}
 MNT_DETACH = 2
+_ASIDE = "/.below-tmp-{}"
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 22, 36, 38
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -55,16 +58,17 @@ def own_user_namespace() -> None:
             file.write(text)
 
 
-def hide_file_system(base: str, shown: list[str], devices: list[str]) -> None:
+def hide_file_system(base: str, shown: list[str], covered: list[str], devices: list[str]) -> None:
     """Makes `base` (an empty folder) the root of this mount namespace: only `shown` is in it, all of it read-only.
 
-    Must run in a mount namespace of its own. /tmp in it is an empty folder, for a private mount of each child.
+    Must run in a mount namespace of its own. /tmp in it is an empty folder, for a private mount of each job.
+    covered: those of `shown` that lie below /tmp, put aside for `private_tmp`.
     """
     mount("none", "/", "", MS_REC | MS_PRIVATE)
     mount("tmpfs", base, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755")
     for path in shown:
-        target = base + path
-        if os.path.islink(path):  # /lib and /bin are links into /usr on most systems
+        target = base + (_ASIDE.format(covered.index(path)) if path in covered else path)
+        if os.path.islink(path) and path not in covered:  # /lib and /bin are links into /usr on most systems
             os.makedirs(os.path.dirname(target), exist_ok=True)
             os.symlink(os.readlink(path), target)
         else:
@@ -94,10 +98,13 @@ def _bind(source: str, target: str, flags: int) -> None:
         mount("none", target, "", MS_REMOUNT | MS_BIND | flags | kept)
 
 
-def private_tmp(size_bytes: int) -> None:
-    """A mount namespace of this process alone, with an empty /tmp in memory that vanishes with it."""
+def private_tmp(size_bytes: int, covered: list[str]) -> None:
+    """A mount namespace of its own, with an empty /tmp in memory but for the folders that `hide_file_system` put aside."""
     unshare(CLONE_NEWNS)
     mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, f"size={size_bytes},nr_inodes=2000,mode=1777")
+    for number, path in enumerate(covered):
+        os.makedirs(path, exist_ok=True)
+        mount(_ASIDE.format(number), path, "", MS_BIND | MS_REC)  # as read-only as the mount that it repeats
 
 
 def landlock(readable: list[str], writable: list[str]) -> None:
@@ -150,92 +157,9 @@ def drop_rights(uid: int | None) -> None:
     prctl(PR_SET_DUMPABLE, 0)
 
 
-# Numbers of system calls. Sources: the kernel's syscall_64.tbl and asm-generic/unistd.h (424 and above are common).
-def _numbers(text: str) -> list[int]:
-    return [int(word) for word in text.split()]
-
-
-# Looked at by their arguments.
-_X86 = {"clone": 56, "socket": 41, "prctl": 157, "prlimit64": 302, "kill": 62, "tkill": 200, "tgkill": 234, "fcntl": 72}
-_X86 |= {"ioctl": 16, "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297}
-_ARM = {"clone": 220, "socket": 198, "prctl": 167, "prlimit64": 261, "kill": 129, "tkill": 130, "tgkill": 131, "fcntl": 25}
-_ARM |= {"ioctl": 29, "rt_sigqueueinfo": 138, "rt_tgsigqueueinfo": 240}
-# connect bind ptrace personality pivot_root chroot mount umount2 swapon reboot init_module kexec_load add_key request_key
-# keyctl unshare perf_event_open open_by_handle_at setns process_vm_readv process_vm_writev kcmp finit_module bpf
-# userfaultfd syslog; what other processes of the user would feel: setpriority sched_setparam sched_setscheduler
-# sched_setaffinity sched_setattr ioprio_set migrate_pages move_pages; what outlives its maker: shmget semget msgget
-# mq_open; and of the common ones pidfd_send_signal io_uring_* open_tree move_mount fsopen fsmount pidfd_open pidfd_getfd
-# process_madvise mount_setattr process_mrelease
-_X86_DENIED = _numbers("42 49 101 135 155 161 165 166 167 169 175 246 248 249 250 272 298 304 308 310 311 312 313 321 323 103")
-_X86_DENIED += _numbers("141 142 144 203 314 251 256 279 29 64 68 240")
-_ARM_DENIED = _numbers("203 200 117 92 41 51 40 39 224 142 105 104 217 218 219 97 241 265 268 270 271 272 273 280 282 116")
-_ARM_DENIED += _numbers("140 118 119 122 274 30 238 239 194 190 186 180")
-_COMMON_DENIED = _numbers("424 425 426 427 428 429 430 432 434 438 440 442 448")
-# Landlock does not guard them: chmod fchmod fchmodat chown fchown lchown fchownat utime utimes futimesat utimensat
-# setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr truncate, and fchmodat2
-_X86_FILES = _numbers("90 91 268 92 93 94 260 132 235 261 280 188 189 190 197 198 199 76 452")
-_ARM_FILES = _numbers("52 53 54 55 88 5 6 7 14 15 16 45 452")
-_CLONE3 = 435
-_MACHINES = {
-    "x86_64": (0xC000003E, _X86, _X86_DENIED, _X86_FILES),
-    "aarch64": (0xC00000B7, _ARM, _ARM_DENIED, _ARM_FILES),
-}
-_SET_OWNER = {"fcntl": (8, 10, 15), "ioctl": (0x8901, 0x8902)}  # F_SETOWN, F_SETSIG, F_SETOWN_EX; FIOSETOWN, SIOCSPGRP
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-Step = tuple[int, int, int, int]  # operation, jump if true, jump if false, operand
-_ALLOW, _KILL, _EPERM, _ENOSYS = 0x7FFF0000, 0x80000000, 0x00050001, 0x00050026
-
-
-_OWN_PID = 0x7EAD0001  # stands for the process's number until that is known
-
-
-def system_call_filter(only_own_signals: bool, shared_files: bool) -> bytes:
-    """The program for `install_filter`. OSError on a machine whose system call numbers are not known here.
-
-    It denies network sockets, namespaces, mounts, tracing, keys, limits and priorities of other processes, shared memory
-    that outlives them, undoing the death signal. only_own_signals: signals reach this process and its group only; for where
-    no namespace hides the others. shared_files: modes, owners, times and lengths of files stay as they are; for where the
-    files of this user are in sight.
-    """
-    if platform.machine() not in _MACHINES:
-        raise OSError(f"no system call table for {platform.machine()}")
-    architecture, numbers, denied, files = _MACHINES[platform.machine()]
-    code: list[Step] = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
-    code += [
-        (_AT_LEAST, 0, 1, 0x40000000),
-        (_RETURN, 0, 0, _EPERM),
-    ]  # the x32 numbers are another way to the same calls
-    for number in (*denied, *_COMMON_DENIED, *(files if shared_files else [])):
-        code += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _EPERM)]
-    code += [(_EQUAL, 0, 1, _CLONE3), (_RETURN, 0, 0, _ENOSYS)]  # its flags are in memory; libc falls back to clone
-
-    def first_argument(name: str, test: int, value: int, if_true: int, if_false: int) -> list[Step]:
-        steps = [(_EQUAL, 0, 4, numbers[name]), (_LOAD, 0, 0, 16), (test, 0, 1, value)]
-        return [*steps, (_RETURN, 0, 0, if_true), (_RETURN, 0, 0, if_false)]
-
-    def second_argument(name: str, values: tuple[int, ...]) -> list[Step]:
-        tests = [step for value in values for step in ((_EQUAL, 0, 1, value), (_RETURN, 0, 0, _EPERM))]
-        return [(_EQUAL, 0, 2 + len(tests), numbers[name]), (_LOAD, 0, 0, 24), *tests, (_RETURN, 0, 0, _ALLOW)]
-
-    namespaces = CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS
-    code += first_argument("clone", _ANY_BIT, namespaces, _EPERM, _ALLOW)
-    code += first_argument("socket", _EQUAL, 1, _ALLOW, _EPERM)  # AF_UNIX, which event loops use in pairs
-    code += first_argument("prctl", _EQUAL, PR_SET_PDEATHSIG, _EPERM, _ALLOW)
-    code += first_argument("prlimit64", _EQUAL, 0, _ALLOW, _EPERM)
-    if only_own_signals:
-        for name, values in _SET_OWNER.items():  # or the kernel would send the signal for it
-            code += second_argument(name, values)
-        for name in ("rt_sigqueueinfo", "rt_tgsigqueueinfo", "tkill", "tgkill"):
-            code += first_argument(name, _EQUAL, _OWN_PID, _ALLOW, _EPERM)
-        code += [(_EQUAL, 0, 5, numbers["kill"]), (_LOAD, 0, 0, 16), (_EQUAL, 1, 0, _OWN_PID), (_EQUAL, 0, 1, 0)]
-        code += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _EPERM)]
-    code.append((_RETURN, 0, 0, _ALLOW))
-    return b"".join(struct.pack("<HBBI", *step) for step in code)
-
-
 def install_filter(program: bytes) -> None:
     """From here on this process and all it starts can make only the system calls that the program allows."""
-    program = program.replace(struct.pack("<I", _OWN_PID), struct.pack("<I", os.getpid()))
+    program = syscalls.with_own_pid(program, os.getpid())
     code = ctypes.create_string_buffer(program, len(program))
     header = ctypes.create_string_buffer(struct.pack("<HxxxxxxQ", len(program) // 8, ctypes.addressof(code)))
     prctl(PR_SET_NO_NEW_PRIVS, 1)

@@ -1,13 +1,13 @@
-"""A small warm Python process that forks a fresh confined child for every program: the sandbox's engine.
+"""A small warm Python process that forks fresh confined children: the sandbox's engine.
 
-Started by minirl/verify/sandbox.py with SOCKET_FD MODE BASE. One job at a time: a JSON header with the code arrives
-with one descriptor (the tests for the judge, or the program's stdin). The tests are read by the judge's process only,
-after the fork: they are never in the memory that a candidate inherits. This process runs no code of anybody.
+Started by minirl/verify/code/sandbox.py with SOCKET_FD MODE BASE. Every candidate and every judge descends from this
+process, so it never sees what one of them must not know of another: a job arrives as three numbers and some descriptors.
+What the descriptors hold (source, tests, stdin) is read by the child that they are for; what the child writes (verdict,
+output, answers) is read by the caller at their other ends. All that this process learns of a program is how it ended.
 """
 
 import contextlib
 import fcntl
-import functools
 import gc
 import importlib
 import json
@@ -16,23 +16,15 @@ import random
 import select
 import signal
 import socket
+import struct
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from minirl.verify.code import channel, confine, harness
-from minirl.verify.pool.children import (
-    Descriptor,
-    children_of,
-    ending,
-    folders_of_python,
-    has_ended,
-    remove_folder,
-    tasks_of_this_user,
-    works,
-)
+from minirl.verify.code import candidate, channel, confine, harness, semaphores, syscalls
+from minirl.verify.pool.children import children_of, folders_of_python, remove_folder, tasks_of_this_user, works
 
 # Imported once here, so that no program pays for them.
 WARM = "bisect collections copy datetime decimal fractions functools heapq io itertools math operator random re statistics"
@@ -42,6 +34,8 @@ FILE_BYTES = 16 << 20
 PROCESSES = 32
 VERDICT_BYTES = 1 << 16
 DEVICES = ["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"]
+REQUEST = struct.Struct("<BdQ")  # kind, seconds, bytes of memory; the descriptors come with it
+TESTS, PROGRAM, CLEAR = 1, 2, 3
 
 
 class Server:
@@ -52,8 +46,12 @@ class Server:
         other_user = 61184 + os.getpid() % 4096  # a number without processes and without a name
         tasks = tasks_of_this_user()
         self.shown = folders_of_python()
+        self.covered = [path for path in self.shown if mode == "full" and f"{path}/".startswith("/tmp/")]
+        self.paths = {path: len(os.listdir(path)) for path in sys.path if os.path.isdir(path) and self.is_shown(path)}
         for name in WARM.split():
             importlib.import_module(name)
+        semaphores.install()
+        sys.set_int_max_str_digits(0)
         signal.signal(signal.SIGTERM, self.stop)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         if self.namespaces:
@@ -67,8 +65,17 @@ class Server:
         self.filter = self.system_call_filter()
         self.locked = self.mode != "full" and works(lambda: confine.landlock(self.shown, [self.base]))
         self.readable = works(self.read_library)
+        self.poller = select.poll()
+        self.woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        for fd in (self.sock.fileno(), self.woken):
+            self.poller.register(fd, select.POLLIN)
         gc.collect()
         gc.freeze()
+
+    def is_shown(self, path: str) -> bool:
+        return any(f"{path}/".startswith(f"{top}/") for top in self.shown)
 
     def enter_namespaces(self) -> None:
         """Goes on in a child that is the first process of its namespace: when that ends, everything under it ends."""
@@ -86,13 +93,15 @@ class Server:
             remove_folder(self.base)
             os._exit(os.waitstatus_to_exitcode(status) % 256)
         self.own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        self.own_mounts = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         if self.mode == "full":
-            confine.hide_file_system(self.base, self.shown, [path for path in DEVICES if os.path.exists(path)])
+            devices = [path for path in DEVICES if os.path.exists(path)]
+            confine.hide_file_system(self.base, self.shown, self.covered, devices)
 
     def system_call_filter(self) -> bytes:
         """The filter for every program, or b"" where this system does not have it."""
         try:
-            program = confine.system_call_filter(not self.namespaces, self.mode != "full")
+            program = syscalls.system_call_filter(not self.namespaces, self.mode != "full")
         except OSError:
             return b""
         return program if works(lambda: confine.install_filter(program)) else b""
@@ -119,100 +128,95 @@ class Server:
         }
 
     def serve(self) -> None:
-        send(self.sock, {"in force": self.in_force()})
-        while (received := receive_job(self.sock)) is not None:
-            job, payload = received
-            folder, left = "/tmp", ""
-            if self.mode != "full":
-                folder = tempfile.mkdtemp(prefix="program-", dir=self.base)
-                os.chown(folder, -1 if self.uid is None else self.uid, -1)
+        send(self.sock, {"in force": self.in_force(), "paths": self.paths})
+        while (request := receive_request(self.sock)) is not None:
+            kind, seconds, memory, fds = request
+            folder, failed = "/tmp", ""
             try:
-                outcome = (self.run_program if job["kind"] == "program" else self.run_tests)(job, payload, folder)
+                if self.mode != "full":
+                    folder = tempfile.mkdtemp(prefix="program-", dir=self.base)
+                    os.chown(folder, -1 if self.uid is None else self.uid, -1)
+                pids = self.start(kind, fds, (folder, seconds, memory))
             except (OSError, ValueError) as error:  # no child, no descriptor: the machine's fault, not the program's
-                outcome = {"status": "error", "detail": f"the sandbox could not start a program: {error}"}
+                failed = str(error) or type(error).__name__
             finally:
-                os.close(payload)
-                self.kill_children()
-                if folder != "/tmp":
-                    left = remove_folder(folder)
-            send(self.sock, outcome | {"left": left})
+                for fd in fds:
+                    os.close(fd)
+            if not failed:
+                send(self.sock, {"ready": True})
+                self.watch(pids)
+            self.kill_children()
+            left = remove_folder(folder) if folder != "/tmp" else ""
+            send(self.sock, {"cleared": True, "left": left, "failed": failed})
 
-    def run_tests(self, job: dict[str, Any], payload: int, folder: str) -> dict[str, Any]:
-        """The judge with the tests, and the candidate with the code, in two children that share one socket pair."""
-        with contextlib.ExitStack() as stack:
-            null, result, report = (stack.enter_context(Descriptor(fd)) for fd in (os.open("/dev/null", os.O_RDWR), *os.pipe()))
-            judges, candidates = (stack.enter_context(sock) for sock in socket.socketpair())
-            nulls = [null.fd] * 3
-            judge = self.fork([*nulls, judges.fileno(), payload, report.fd], judge_main, job, folder)
-            main = functools.partial(candidate_main, harness.run_candidate, job["prelude"], job["code"])
-            candidate = self.fork([*nulls, candidates.fileno()], main, job, folder)
-            self.confirm(judge, candidate)
-            for mine in (judges, candidates, report):
-                mine.close()
-            start = time.monotonic()
-            data, why = self.read_until(result.fd, None, start + job["seconds"], VERDICT_BYTES)
-            if why != "timeout" and not data:  # the tests ended it, or the machine did: a candidate cannot reach it
-                data = json.dumps({"status": "error", "detail": f"the judge ended without a verdict: {ending(judge)}"}).encode()
-            outcome = {"status": "timeout"} if why == "timeout" else json.loads(data)
-            if outcome["status"] == "gone":
-                outcome["ending"] = ending(candidate)
-            return outcome | {"seconds": time.monotonic() - start}
+    def start(self, kind: int, fds: list[int], limits: tuple[str, float, int]) -> list[int]:
+        """The processes of a job, all of them confined: the judge and the candidate, or one program. OSError: one is not.
 
-    def run_program(self, job: dict[str, Any], stdin: int, folder: str) -> dict[str, Any]:
-        """One program with its stdin; what it wrote to stdout, and how it ended."""
-        with contextlib.ExitStack() as stack:
-            null, output, writer = (stack.enter_context(Descriptor(fd)) for fd in (os.open("/dev/null", os.O_RDWR), *os.pipe()))
-            ours, theirs = (stack.enter_context(sock) for sock in socket.socketpair())
-            main = functools.partial(candidate_main, harness.run_program, job["code"])
-            program = self.fork([stdin, writer.fd, null.fd, theirs.fileno()], main, job, folder)
-            self.confirm(program)
-            for mine in (writer, theirs):
-                mine.close()
-            start = time.monotonic()
-            data, why = self.read_until(output.fd, program, start + job["seconds"], job["output bytes"])
-            outcome = {"status": why, "output": data.decode("utf-8", "replace"), "seconds": time.monotonic() - start}
-            if why == "end":
-                outcome["ending"] = ending(program)
-                self.kill_children()
-                ours.settimeout(0.0)
-                with contextlib.suppress(channel.Gone):
-                    message = channel.Peer(ours, {}, {}).receive()
-                    if message[0] == "!" and [type(part) for part in message] == [str] * 3:
-                        outcome |= {"status": "raised", "label": message[1], "detail": message[2]}
-            return outcome
+        Those of one job share a folder for files, so that tests find what the candidate wrote.
+        """
+        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            with self.fresh_tmp():
+                if kind == PROGRAM:
+                    stdin, stdout, report, code = fds
+                    pids = [self.fork([stdin, stdout, null, report, code], program_main, limits)]
+                else:
+                    judges, payload, verdict, candidates, code = fds
+                    pids = [self.fork([null, null, null, judges, payload, verdict], judge_main, limits)]
+                    pids.append(self.fork([null, null, null, candidates, code], candidate_main, limits))
+            for pid in pids:
+                if (told := os.read(self.children[pid], 1000)) != b"1":
+                    raise OSError(told.decode(errors="replace") or "a child ended before it was confined")
+            return pids
+        finally:
+            os.close(null)
 
-    def fork(self, fds: list[int], main: Callable[[], None], job: dict[str, Any], folder: str) -> int:
+    @contextlib.contextmanager
+    def fresh_tmp(self) -> Iterator[None]:
+        """What is forked inside has an empty /tmp in memory, in a mount namespace that vanishes with it (mode "full")."""
+        if self.mode != "full":
+            yield
+            return
+        confine.private_tmp(TMP_BYTES, self.covered)
+        try:
+            yield
+        finally:
+            confine.setns(self.own_mounts, confine.CLONE_NEWNS)
+
+    def fork(self, fds: list[int], main: Callable[[], None], limits: tuple[str, float, int]) -> int:
         """A confined child that runs main with `fds` as its descriptors 0, 1, 2 ... and no other. OSError: no child."""
         ready, tell = os.pipe()
-        with Descriptor(tell):
+        try:
             if self.namespaces:
                 confine.unshare(confine.CLONE_NEWPID)
             try:
                 pid = os.fork()
                 if pid == 0:
-                    self.child([*fds, tell], main, job, folder)
+                    self.child([*fds, tell], main, *limits)
             finally:
                 if self.namespaces:  # the next child gets a process namespace of its own again
                     confine.setns(self.own_pids, confine.CLONE_NEWPID)
+        except OSError:
+            os.close(ready)
+            raise
+        finally:
+            os.close(tell)
         self.children[pid] = ready
         return pid
 
-    def confirm(self, *pids: int) -> None:
-        """Waits until the children are confined; OSError with the reason when one could not be."""
-        for pid in pids:
-            if (told := os.read(self.children[pid], 1000)) != b"1":
-                raise OSError(told.decode(errors="replace") or "a child ended before it was confined")
-
-    def child(self, fds: list[int], main: Callable[[], None], job: dict[str, Any], folder: str) -> None:
+    def child(self, fds: list[int], main: Callable[[], None], folder: str, seconds: float, memory: int) -> None:
         """Confines this process for good, tells the server so, and runs main. Never returns."""
         try:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+                signal.signal(number, signal.SIG_DFL)
             os.setsid()
-            for number, high in enumerate([fcntl.fcntl(fd, fcntl.F_DUPFD, 256) for fd in fds]):
-                os.dup2(high, number)
+            for place, high in enumerate([fcntl.fcntl(fd, fcntl.F_DUPFD, 256) for fd in fds]):
+                os.dup2(high, place)
             os.closerange(len(fds), os.sysconf("SC_OPEN_MAX"))
             told = len(fds) - 1
             try:
-                self.confine(job, folder)
+                self.confine(folder, seconds, memory)
             except (OSError, ValueError) as error:
                 os.write(told, str(error).encode())
                 os._exit(1)
@@ -222,13 +226,9 @@ class Server:
         finally:
             os._exit(1)  # main ends the process itself; an exception must not return into the server's loop
 
-    def confine(self, job: dict[str, Any], folder: str) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
-        if self.mode == "full":
-            confine.private_tmp(TMP_BYTES)
+    def confine(self, folder: str, seconds: float, memory: int) -> None:
         os.chdir(folder)
-        confine.set_limits(job["memory bytes"], int(job["seconds"]) + 2, FILE_BYTES, self.processes)
+        confine.set_limits(memory, int(seconds) + 2, FILE_BYTES, self.processes)
         if self.locked:
             confine.landlock([path for path in self.shown + DEVICES if os.path.exists(path)], [folder, "/dev/null"])
         confine.drop_rights(self.uid)
@@ -236,28 +236,22 @@ class Server:
         if self.filter:
             confine.install_filter(self.filter)
 
-    def read_until(self, fd: int, child: int | None, deadline: float, limit: int) -> tuple[bytes, str]:
-        """What comes from fd, and why reading ended: "end" (end of file, or the child is gone), "timeout", "output"."""
-        data = bytearray()
-        poller = select.poll()
-        poller.register(fd, select.POLLIN)
-        poller.register(self.sock, select.POLLIN)
-        os.set_blocking(fd, False)
-        while (left := deadline - time.monotonic()) > 0:
-            gone = child is not None and has_ended(child)
-            for number, _ in poller.poll(0 if gone else min(left, 0.02 if child is not None else left) * 1000 + 1):
-                if number != fd:  # the parent never speaks during a job, so this is its end
-                    self.stop()
-            try:
-                while part := os.read(fd, 1 << 16):
-                    data += part
-                    if len(data) > limit:
-                        return bytes(data[:limit]), "output limit"
-                return bytes(data), "end"
-            except BlockingIOError:
-                if gone:
-                    return bytes(data), "end"
-        return bytes(data), "timeout"
+    def watch(self, pids: list[int]) -> None:
+        """Tells the caller when a process of the job ends, and how, until the caller asks to clear the job away."""
+        running = dict(enumerate(pids))
+        while True:
+            for index, pid in list(running.items()):
+                if (state := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                    del running[index]
+                    exited = state.si_code == os.CLD_EXITED
+                    send(self.sock, {"ended": index, "exited": exited, "status": state.si_status})
+            for fd, _ in self.poller.poll():
+                if fd == self.woken:
+                    os.read(fd, 4096)
+                elif not self.sock.recv(REQUEST.size):
+                    self.stop()  # the caller is gone
+                else:
+                    return
 
     def kill_children(self) -> None:
         """Kills every process of the job and reaps it. In a namespace the death of the first takes the others along."""
@@ -287,36 +281,46 @@ class Server:
         os._exit(0)
 
 
+def read_text(fd: int) -> Any:
+    """What the caller put into a file for this process alone."""
+    with open(fd, "rb") as file:
+        file.seek(0)
+        return json.loads(file.read())
+
+
 def judge_main() -> None:
     """The judge's process: channel 3, tests 4, verdict to 5."""
-    with open(4, "rb") as file:
-        payload = json.loads(file.read())
+    payload = read_text(4)
     verdict = harness.judge(socket.socket(fileno=3), payload)
     os.write(5, json.dumps(verdict).encode()[:VERDICT_BYTES])
     os._exit(0)
 
 
-def candidate_main(run: Callable[..., None], *texts: str) -> None:
+def candidate_main() -> None:
+    """The candidate's process: channel 3, code 4."""
     random.seed(0)  # a verdict must not depend on the sandbox's history
     with contextlib.suppress(channel.Gone):
-        run(socket.socket(fileno=3), *texts)
+        candidate.run_candidate(socket.socket(fileno=3), *read_text(4))
     os._exit(0)
 
 
-def receive_job(sock: socket.socket) -> tuple[dict[str, Any], int] | None:
-    """The next job and its descriptor, or None when the parent has gone."""
-    head, fds, _, _ = socket.recv_fds(sock, 4, 1)
-    if len(head) < 4 or not fds:
+def program_main() -> None:
+    """A stdin/stdout program: report to 3, code 4."""
+    random.seed(0)
+    with contextlib.suppress(channel.Gone):
+        candidate.run_program(socket.socket(fileno=3), *read_text(4))
+    os._exit(0)
+
+
+def receive_request(sock: socket.socket) -> tuple[int, float, int, list[int]] | None:
+    """The next job and its descriptors, or None when the caller has gone."""
+    head, fds, _, _ = socket.recv_fds(sock, REQUEST.size, 8)
+    if len(head) < REQUEST.size:
         return None
-    os.set_inheritable(fds[0], False)
-    length = int.from_bytes(head, "little")
-    body = bytearray()
-    while len(body) < length:
-        part = sock.recv(min(1 << 20, length - len(body)))
-        if not part:
-            return None
-        body += part
-    return json.loads(body), fds[0]
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    kind, seconds, memory = REQUEST.unpack(head)
+    return kind, seconds, memory, fds
 
 
 def send(sock: socket.socket, message: dict[str, Any]) -> None:
@@ -326,7 +330,8 @@ def send(sock: socket.socket, message: dict[str, Any]) -> None:
 
 def main() -> None:
     fd, mode, base = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-    with socket.socket(fileno=fd) as sock, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+    with socket.socket(fileno=fd) as sock:
         server = Server(sock, mode, base)
-        server.serve()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            server.serve()
         server.stop()

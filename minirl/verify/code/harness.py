@@ -1,76 +1,39 @@
-"""What runs in a sandbox's two processes: the judge's, which has the tests, and the candidate's, which has the code.
+"""What runs in the judge's process, which has the tests.
 
-The tests run in the judge with stand-ins for the candidate's names. A call of a stand-in sends the arguments to the
-candidate's process and brings back a plain value (minirl/verify/channel.py). The candidate decides what it answers,
-never whether the answer is right. Standard library only; nothing here is imported after the sandbox has closed.
+The tests run here with stand-ins for the candidate's names. A call of a stand-in sends the arguments to the candidate's
+process and brings back a plain value (channel.py). The candidate decides what it answers, never whether the answer is
+right. Standard library only; nothing here is imported after the sandbox has closed.
 """
 
 import ast
-import atexit
 import builtins
 import contextlib
-import importlib
+import functools
+import inspect
 import io
-import math
-import os
+import pathlib
 import re
 import sys
-import threading
+import tempfile
 import types
-from collections.abc import Iterable
+from collections import namedtuple
 from typing import Any
 
 from minirl.verify.code.channel import OPERATIONS, BadTests, Gone, Peer, describe
+from minirl.verify.code.compare import brief, same
+from minirl.verify.code.names import comparers, imports_all_of, names_in, real_names
 from minirl.verify.code.remote import Remote
-
-
-def run_candidate(sock: Any, prelude: str, code: str) -> None:
-    """Compiles and runs the code, then answers the judge until it is gone."""
-    module = types.ModuleType("solution")
-    sys.modules["solution"] = module
-    peer = Peer(sock, module.__dict__, OPERATIONS)
-    try:
-        exec(compile(prelude, "<prompt>", "exec", dont_inherit=True), module.__dict__)
-        exec(compile(code, "<solution>", "exec", dont_inherit=True), module.__dict__)
-        peer.send(["=", True])
-    except BaseException as error:  # noqa: BLE001 - whatever the candidate raises is its answer
-        peer.send(["!", *describe(error)])
-        return
-    with contextlib.suppress(Gone):
-        while True:
-            peer.answer(peer.receive())
-
-
-def run_program(sock: Any, code: str) -> None:
-    """Runs a stdin/stdout program as __main__, with what the interpreter does at its end, and reports how it ended."""
-    module = types.ModuleType("__main__")
-    sys.modules["__main__"] = module
-    module.__file__ = os.path.join(os.getcwd(), "solution.py")
-    sys.argv = [module.__file__]
-    # As in an interpreter of its own: whoever drops or closes these files leaves the descriptors open for the next.
-    sys.stdin = sys.__stdin__ = os.fdopen(0, "r", errors="surrogateescape", closefd=False)  # type: ignore[misc]
-    sys.stdout = sys.__stdout__ = os.fdopen(1, "w", errors="surrogateescape", closefd=False)  # type: ignore[misc]
-    peer = Peer(sock, {}, {})
-    try:
-        try:
-            exec(compile(code, "<solution>", "exec", dont_inherit=True), module.__dict__)
-        except SystemExit as error:
-            if error.code not in (None, 0):
-                raise
-        threading._shutdown()  # type: ignore[attr-defined]  # waits for the threads that are not daemons
-        atexit._run_exitfuncs()
-        opened = [value for value in module.__dict__.values() if isinstance(value, io.IOBase)]
-        for file in (sys.stdout, sys.__stdout__, *opened):
-            if file is not None and not getattr(file, "closed", False):
-                file.flush()
-        peer.send(["="])
-    except BaseException as error:  # noqa: BLE001 - whatever the candidate raises is how it ended
-        peer.send(["!", *describe(error)])
 
 
 def judge(sock: Any, payload: dict[str, Any]) -> dict[str, str]:
     """Runs the tests. {"status": "right"}, or "wrong" with label and detail, or "error" with detail."""
-    peer = Peer(sock, {}, OPERATIONS | {"getattr": public_attribute, "setattr": set_public_attribute})
+    peer = Peer(sock, {}, OPERATIONS | {"getattr": public_attribute})
+    peer.operations["setattr"] = functools.partial(set_public_attribute, peer)
+    peer.services = {  # for code that reads what a test patched in
+        "input": lambda *prompt: builtins.input(*prompt),
+        "readline": lambda *size: sys.stdin.readline(*size),
+        "read": lambda *size: sys.stdin.read(*size),
+    }
     missing: set[str] = set()
     try:
         names = names_of_prelude(payload["prelude"])
@@ -120,9 +83,20 @@ def public_attribute(target: Any, name: str) -> Any:
     return getattr(target, name)
 
 
-def set_public_attribute(target: Any, name: str, value: Any) -> None:
+def set_public_attribute(peer: Peer, target: Any, name: str, value: Any) -> None:
+    """Data only: a method that the tests ask is never replaced by a function of the candidate's."""
     if type(target).__module__ != "tests" or name.startswith("_"):
         raise AttributeError(name)
+    nothing = object()
+    for kind in (type(target), target) if isinstance(target, type) else (type(target),):
+        found = inspect.getattr_static(kind, name, nothing)
+        data = hasattr(type(found), "__set__")  # a property, a slot
+        if not data and (callable(found) or hasattr(type(found), "__get__")):
+            raise AttributeError(f"{name!r} is a method")
+    old = getattr(target, name, nothing)
+    if callable(old) and not isinstance(old, Remote):
+        raise AttributeError(f"{name!r} is a function")
+    peer.undo.append(functools.partial(delattr, target, name) if old is nothing else lambda: setattr(target, name, old))
     setattr(target, name, value)
 
 
@@ -135,44 +109,17 @@ def run_calls(peer: Peer, payload: dict[str, Any]) -> None:
     for number, case in enumerate(payload["cases"]):
         args, kwargs, expected = peer.decode(case[0]), peer.decode(case[1]), peer.decode(case[2])
         got = target(*args, **kwargs)
-        if not same(expected, got, payload["tolerance"]):
+        accepted = [expected, expected[0]] if payload["wrapped"] else [expected]
+        if not any(same(value, got, payload["tolerance"]) for value in accepted):
             raise AssertionError(f"test {number}: expected {brief(expected)}, got {brief(got)}")
-
-
-def brief(value: Any) -> str:
-    try:
-        return repr(value)[:120]
-    except Exception:  # noqa: BLE001 - integers of more than 4,300 digits have no repr; a candidate's own may do anything
-        return f"<{type(value).__name__}>"
-
-
-def same(expected: Any, got: Any, tolerance: float) -> bool:
-    """Equality by exact type, with three allowances: floats within the tolerance (absolute or relative), an integer
-    where a float is expected, and a tuple where a list is expected (tests written in JSON have no tuples). Kinds of
-    dictionaries count as dictionaries, named tuples as tuples."""
-    if type(expected) is float and type(got) in (float, int):
-        try:
-            return math.isclose(expected, got, rel_tol=tolerance, abs_tol=tolerance) or (expected != expected and got != got)
-        except OverflowError:
-            return False
-    if isinstance(expected, (list, tuple)) and isinstance(got, tuple if isinstance(expected, tuple) else (list, tuple)):
-        return len(expected) == len(got) and all(same(e, g, tolerance) for e, g in zip(expected, got, strict=True))
-    if isinstance(expected, dict) and isinstance(got, dict):
-        return typed(expected) == typed(got) and all(same(value, got[key], tolerance) for key, value in expected.items())
-    if type(got) is not type(expected):
-        return False
-    return typed(expected) == typed(got) if isinstance(expected, (set, frozenset)) else bool(expected == got)
-
-
-def typed(items: Iterable[Any]) -> set[tuple[type, Any]]:
-    return {(type(item), item) for item in items}
 
 
 def run_script(peer: Peer, payload: dict[str, Any], names: dict[str, Any], missing: set[str]) -> None:
     """Runs a test script. Names it does not define are the prompt's helpers, standard modules, or the candidate's.
 
     missing: gets the names that nobody defines or owes. The candidate owes what the prompt mentions, what the script
-    calls or takes an attribute of, and, where no entry point is named, everything.
+    calls or takes an attribute of, and, where no entry point is named, everything; but never what compares its answer with
+    another value, unless the prompt mentions it.
     """
     entry = payload["entry_point"]
     try:
@@ -182,15 +129,18 @@ def run_script(peer: Peer, payload: dict[str, Any], names: dict[str, Any], missi
         raise BadTests(f"the tests do not compile: {type(error).__name__}: {error}") from error
     trusted = set(names) | set(vars(builtins))
     module = types.ModuleType("solution")  # some scripts import the candidate's names from a module called solution
-    module.__getattr__ = lambda name: Remote(peer, name)  # type: ignore[method-assign]
+    module.__getattr__ = functools.partial(of_solution, peer)  # type: ignore[method-assign]
+    module.__all__ = []  # type: ignore[attr-defined]  # what a script uses is in `names`: a star overrides nothing
     sys.modules["solution"] = module
     used, owed, bound = names_in(tree)
-    owed |= set(re.findall(r"\w+", payload["prompt"])) | ({entry} if entry else used)
+    everything = entry is None or imports_all_of(tree, "solution")
+    owed |= set(re.findall(r"\w+", payload["prompt"])) | (used if everything else {entry})
+    foreign = comparers(tree, entry) - trusted - bound - set(re.findall(r"\w+", payload["prompt"]))
     peer.heard = heard = False
-    # A module that the script forgot to import is the real one: the candidate's math.isclose would say yes to everything.
-    modules = (module_like(tree) & sys.stdlib_module_names) - trusted - bound - {entry}
-    names |= {name: importlib.import_module(name) for name in modules}
-    for name in (used - modules - trusted - bound) | ({entry} if entry else set()):
+    real = real_names(tree, used - trusted - bound, entry, payload["prompt"])
+    names |= real
+    missing |= foreign - set(real)
+    for name in (used - missing - set(real) - trusted - bound) | ({entry} if entry else set()):
         try:
             value = peer.ask("value", name)
         except NameError:  # the test that needs it will say so
@@ -207,34 +157,62 @@ def run_script(peer: Peer, payload: dict[str, Any], names: dict[str, Any], missi
     functions = {name: value for name, value in names.items() if isinstance(value, types.FunctionType)}
     if "check" in functions and entry:
         functions["check"](Remote(peer, entry))
-    else:
-        for name, function in functions.items():
-            if name.startswith("test") and function.__code__.co_argcount == 0:
-                function()
+        return
+    for name, function in functions.items():
+        fixtures = function.__code__.co_varnames[: function.__code__.co_argcount]
+        if name.startswith("test") and set(fixtures) <= set(FIXTURES):
+            run_test(peer, function, fixtures)
+    cases = getattr(sys.modules.get("unittest"), "TestCase", ())
+    for kind in [value for value in names.values() if isinstance(value, type) and issubclass(value, cases)]:
+        kind.setUpClass()  # type: ignore[attr-defined]
+        for test in sys.modules["unittest"].defaultTestLoader.loadTestsFromTestCase(kind):
+            run_test(peer, test.debug)
 
 
-def module_like(tree: ast.AST) -> set[str]:
-    """The names that a script reads for an attribute of theirs and for nothing else."""
-    loads = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
-    bases = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    return {node.id for node in loads} - {node.id for node in loads if id(node) not in bases}
+def of_solution(peer: Peer, name: str) -> Any:
+    """What `import solution` finds: the candidate's plain values, and stand-ins for all else, what it lacks included."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    heard = peer.heard
+    try:
+        value = peer.ask("value", name)
+    except NameError:
+        return Remote(peer, name)
+    if isinstance(value, (type, Remote)):
+        peer.heard = heard
+        return Remote(peer, name)
+    return value
 
 
-def names_in(tree: ast.AST) -> tuple[set[str], set[str], set[str]]:
-    """The names that a script reads; those of them that it calls or takes an attribute of; the names that it binds."""
-    used: set[str] = set()
-    owed: set[str] = set()
-    bound: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
-            (used if isinstance(node.ctx, ast.Load) else bound).add(node.id)
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler)):
-            bound.add(node.name or "")
-        elif isinstance(node, ast.arg):
-            bound.add(node.arg)
-        elif isinstance(node, ast.alias):
-            bound.add((node.asname or node.name).partition(".")[0])
-        if isinstance(node, (ast.Call, ast.Attribute)):
-            base = node.func if isinstance(node, ast.Call) else node.value
-            owed |= {base.id} if isinstance(base, ast.Name) else set()
-    return used, owed, bound
+def run_test(peer: Peer, function: Any, fixtures: tuple[str, ...] = ()) -> None:
+    """A test function. What the candidate changed of the arguments that it got is taken back: the next test has its own."""
+    peer.undo.clear()
+    with contextlib.ExitStack() as stack:
+        function(**{name: stack.enter_context(FIXTURES[name]()) for name in fixtures})
+    while peer.undo:
+        peer.undo.pop()()
+
+
+class Captured:
+    """pytest's capsys, as far as `readouterr` goes."""
+
+    def __enter__(self) -> "Captured":
+        self.streams = sys.stdout, sys.stderr
+        sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.stdout, sys.stderr = self.streams
+
+    def readouterr(self) -> Any:
+        texts = [stream.getvalue() for stream in (sys.stdout, sys.stderr)]  # type: ignore[union-attr]
+        sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
+        return namedtuple("CaptureResult", "out err")(*texts)
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Any:
+    yield pathlib.Path(tempfile.mkdtemp())
+
+
+FIXTURES: dict[str, Any] = {"capsys": Captured, "tmp_path": temporary_folder}

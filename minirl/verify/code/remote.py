@@ -1,6 +1,6 @@
 """What the tests hold in place of the candidate's objects and exceptions. Standard library only.
 
-Every question to a Remote goes to the candidate's process through `Peer.ask` (minirl/verify/channel.py).
+Every question to a Remote goes to the candidate's process through `Peer.ask` (minirl/verify/code/channel.py).
 """
 
 import builtins
@@ -75,6 +75,9 @@ class Remote:
 
     def __next__(self) -> Any:
         return self._ahead.popleft() if self._ahead else self._ask("next")
+
+    def __deepcopy__(self, _: object) -> Any:
+        raise TypeError("an object of the candidate cannot be copied")
 
     def __str__(self) -> str:
         return _text(self._ask("str"))

@@ -4,30 +4,11 @@ import contextlib
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-
-
-class Descriptor:
-    """A file descriptor that is closed once, at the latest at the end of its with block."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-
-    def __enter__(self) -> "Descriptor":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
 
 
 def works(attempt: Callable[[], Any]) -> bool:
@@ -45,25 +26,12 @@ def works(attempt: Callable[[], Any]) -> bool:
 def folders_of_python() -> list[str]:
     """What an interpreter needs to see: the system's libraries and its own prefixes."""
     prefixes = [sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable))]
+    prefixes += [os.path.realpath(path) for path in prefixes]
     shown = [path for path in ("/usr", "/lib", "/lib64", "/bin") if os.path.isdir(path)]
     for path in sorted(set(prefixes)):
         if not any(path == top or path.startswith(top + "/") for top in shown):
             shown.append(path)
     return shown
-
-
-def has_ended(pid: int) -> bool:
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
-def ending(pid: int) -> str:
-    """How a child ended, if it did within a moment: "exit code 3", "SIGSEGV", or ""."""
-    for _ in range(100):
-        if (state := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
-            exited = state.si_code == os.CLD_EXITED
-            return f"exit code {state.si_status}" if exited else signal_name(state.si_status)
-        time.sleep(0.002)
-    return ""
 
 
 def signal_name(number: int) -> str:

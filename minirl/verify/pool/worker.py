@@ -1,4 +1,4 @@
-"""The process that grades: started by VerifierPool as `python -m minirl.verify.pool.worker FD CELL_FD PARENT_PID`.
+"""The process that grades: started by VerifierPool with FD CELL_FD PARENT_PID (start.py).
 
 It promises: it imports the verifier and nothing of the trainer (no torch); it tests its grader before it takes work; it
 says in a shared cell which item of a batch it is at and since when; it dies with its parent. Deadlines are the pool's.
@@ -18,10 +18,10 @@ import sys
 import tempfile
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 from minirl.verify.pool.children import descendants_of, session_of, signal_name
+from minirl.verify.pool.start import python_command
 from minirl.verify.registry import load_verifier
 from minirl.verify.types import ERROR, Verdict, VerifierError
 
@@ -71,11 +71,9 @@ class Worker:
             self.cell[INDEX] = -1
             environment = os.environ | {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
             environment |= {"MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-            root = str(Path(__file__).parents[3])
-            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
             numbers = [str(number) for number in (theirs.fileno(), cell.fileno(), os.getpid())]
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "minirl.verify.pool.worker", *numbers],
+                [*python_command("minirl.verify.pool.worker"), *numbers],
                 stdin=subprocess.DEVNULL,
                 stdout=sys.__stderr__ if sys.__stderr__ is not None else subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), cell.fileno()),
@@ -206,13 +204,10 @@ def serve(sock: socket.socket, cell: "memoryview[float]") -> None:
 def main() -> None:
     sock_fd, cell_fd, parent_pid = (int(argument) for argument in sys.argv[1:4])
     die_with_parent(parent_pid)
+    sys.path.append(os.getcwd())  # for rewards that import their neighbours; last, so that nothing of Python's is hidden
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the parent's to handle
     with socket.socket(fileno=sock_fd) as sock:
         try:
             serve(sock, memoryview(mmap.mmap(cell_fd, mmap.PAGESIZE)).cast("d"))
         except (BrokenPipeError, ConnectionResetError):
             return  # the parent closed the pool while a result was on its way
-
-
-if __name__ == "__main__":
-    main()

@@ -554,7 +554,7 @@ PROGRAMS = [  # read an integer from stdin, print its square
     ("prints half a character", "print('\\ud800')", {"UnicodeEncodeError"}),
     ("prints bytes that are no text", "import os\nos.write(1, bytes(range(256)))", {"WrongAnswer"}),
     ("raises half a character", "raise Exception('\\ud800')", {"Exception"}),
-    ("an integer that has no text", "print(9 ** 9 ** 5)", {"ValueError"}),
+    ("an integer of many digits", "print(9 ** 9 ** 5)", {"WrongAnswer"}),
     (
         "writes a report of its own",
         WRITE + "write(['!', ['a'] * 9, {'b': 1}], ['=', 1], b'[' * 5000)\nprint(1)",

@@ -155,6 +155,22 @@ def test_it_says_what_is_in_force_and_what_is_missing():
         Sandbox("best")
 
 
+def test_a_mode_in_which_python_lacks_modules_is_refused(monkeypatch):
+    start = Sandbox._start
+
+    def without_a_folder(self, mode):
+        start(self, mode)
+        self._paths["/no/such/folder"] = 3
+
+    try:
+        Sandbox("full").close()
+    except VerifierError as error:
+        pytest.skip(str(error))
+    monkeypatch.setattr(Sandbox, "_start", without_a_folder)
+    with pytest.raises(VerifierError, match="would not see Python's modules in /no/such/folder"):
+        Sandbox("full")
+
+
 def test_a_lost_server_is_an_error_and_the_next_program_gets_a_new_one():
     with Sandbox("process") as sandbox:
         assert sandbox._process is not None
@@ -173,7 +189,7 @@ def test_programs_do_not_see_each_other():
 
 ORPHAN = """
 import sys, os
-from minirl.verify.sandbox import Sandbox
+from minirl.verify.code.sandbox import Sandbox
 sandbox = Sandbox(sys.argv[1])
 print(sandbox._base, flush=True)
 sandbox.run_tests("import os, time\\nos.fork()\\nos.fork()\\ntime.sleep(99)", entry_point="f", tests="f()", seconds=60)

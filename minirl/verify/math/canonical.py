@@ -251,7 +251,7 @@ def named(piece: str) -> tuple[str | None, str]:
     return (name, parts[1]) if name and not name.startswith("(") else (None, piece)
 
 
-def whole(text: str) -> Tree:
+def whole(text: str, ordered: bool = False) -> Tree:
     groups, outer = split(text, OUTER)
     lists = [[piece for piece in split(group, INNER)[0] if piece.strip()] for group in groups if group.strip()]
     flat = [piece for group in lists for piece in group]
@@ -278,7 +278,7 @@ def whole(text: str) -> Tree:
         return conditions([element(piece) for piece in flat], either, strict=bool({"and", "∧"} & set(split(text, INNER)[1])))
     if "∨" in text or "∧" in text:
         raise Unreadable("a formula of logic")
-    return set_tree(flat_elements(flat))
+    return sequence_tree(flat_elements(flat)) if ordered else set_tree(flat_elements(flat))
 
 
 def conditions(trees: list[Tree], either: bool, strict: bool) -> Tree:
@@ -332,8 +332,11 @@ def nesting(text: str) -> int:
     return deepest
 
 
-def read(answer: str) -> Tree:
-    """The tree of an answer; what cannot be read is text. Never raises, and never takes a part for the whole."""
+def read(answer: str, ordered: bool = False) -> Tree:
+    """The tree of an answer; what cannot be read is text. Never raises, and never takes a part for the whole.
+
+    ordered: a list or set is the tuple of its elements as they are written.
+    """
     if len(answer) > MAX_LENGTH or nesting(answer) > MAX_DEPTH:
         return text_tree(answer)
     stripped = answer.strip()
@@ -344,19 +347,21 @@ def read(answer: str) -> Tree:
         text = without_commas(text)
     if len(FUNCTION.findall(text)) > MAX_FUNCTIONS or len(FACTORIAL.findall(text)) > MAX_FACTORIALS:
         return text_tree(text)
+    if ordered and text.startswith(r"\{") and text.endswith(r"\}") and encloses(text):
+        text = text[2:-2]
     try:
-        tree = whole(text)
+        tree = whole(text, ordered)
         single = tree.kind == "set" and len(tree.items) == 1 and tree.items[0].kind != "set"
         return tree.items[0] if single else tree  # {5} is 5, but {{5}} and {{}} are no numbers and no sets of numbers
     except (Unreadable, Unbounded, Undefined):
         return text_tree(text)
 
 
-def canonical_key(answer: str) -> str:
+def canonical_key(answer: str, ordered: bool = False) -> str:
     """Text that two answers share exactly when the default grader calls them equal. Never starts with "<"."""
-    return cached_key(answer) if len(answer) <= 500 else read(answer).key
+    return cached_key(answer, ordered) if len(answer) <= 500 else read(answer, ordered).key
 
 
 @lru_cache(maxsize=16_384)
-def cached_key(answer: str) -> str:
-    return read(answer).key
+def cached_key(answer: str, ordered: bool) -> str:
+    return read(answer, ordered).key

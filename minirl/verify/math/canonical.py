@@ -58,7 +58,10 @@ ROMAN = {"II", "IV", "VI", "IX", "XI"}
 SYNONYMS = {"doesnotexist": "dne", "nosolutions": "nosolution", "norealsolutions": "norealsolution"}
 WORDS = re.compile(r"[A-Za-z][A-Za-z .'\-]*")
 RADICES = {"two": "2", "three": "3", "five": "5", "eight": "8", "ten": "10", "sixteen": "16"}
-BASE = re.compile(rf"\(?\s*((?=[A-Fa-f]*\d)[0-9A-Fa-f]+)\s*\)?\s*(?:_|\bbase)[\s{{(]*(\d{{1,2}}|{'|'.join(RADICES)})[\s)}}]*")
+BASE = re.compile(
+    r"\(?\s*((?=[A-Fa-f]*\d)[0-9A-Fa-f]+|[A-F]{2,}(?=[\s)]*_[\s{]*16))\s*\)?\s*"
+    rf"(?:_|\bbase)[\s{{(]*(\d{{1,2}}|{'|'.join(RADICES)})[\s)}}]*"
+)
 PREFIXED = re.compile(r"0(?:x([0-9a-f]+)|b([01]+)|o([0-7]+))", re.IGNORECASE)
 CLOCK = re.compile(r"(\d{1,2}):([0-5]\d)")
 TIME = re.compile(r"(1[0-2]|0?[1-9])(?::([0-5]\d))?\s*(?:([ap])\.?\s*m\.?|(noon|midnight|o'?\s*clock))", re.IGNORECASE)
@@ -80,6 +83,7 @@ SIGN_OF = {
     "": None, "+": ">", "-": "<", "*": "≠", "positive": ">", "negative": "<", "nonnegative": "≥", "nonpositive": "≤",
     "nonzero": "≠",
 } | {sign: sign for sign in "<>≤≥≠"}  # fmt: skip
+STRUCTURE = re.compile(r"\\math(?:bb|cal|frak)\s*(?:\w|\{\s*\w\s*\})(?:\s*[_^]\s*(?:\w|\{\s*\w+\s*\})){0,2}")  # \mathbb{Z}_8
 SYMMETRIC = re.compile(r"\\(?:parallel|perp|oplus|cong|sim|Leftrightarrow)(?![A-Za-z])")
 MEMBER = re.compile("∈")
 # A choice with what it says: "(E) 12", "E: text", "Option E", "E)". Not two of them, and none that is taken back.
@@ -233,6 +237,8 @@ def element(text: str) -> Tree:
         return Tree("set", "{}")
     if (found := bracketed(text)) is not None:
         return found
+    if STRUCTURE.fullmatch(text):
+        return Tree("text", "text:" + re.sub(r"[{}\s]", "", text))
     pieces, signs_ = split(text, COLON)
     if signs_:
         return ratio(text, pieces)
@@ -508,7 +514,7 @@ def read(answer: str, ordered: bool = False) -> Tree:
     if (choice := chosen_letter(text)) is not None:
         return expression_tree(("sym", choice))
     text = rewritten(text)
-    if "[" in text and "]" in text and FRENCH.search(text):
+    if ("[" in text or "]" in text) and FRENCH.search(text):
         text = INTERVAL.sub(lambda m: f"{'(' if m[1] == ']' else '['}{m[2]}{')' if m[3] == '[' else ']'}", text)
     if not re.search(r"[(\[]|\\\{", text):
         text = without_commas(text)

@@ -79,8 +79,11 @@ def siunitx(unit: str) -> str:
 
 
 LATEX: Rewrites = [  # before commands are brought to one spelling
-    (re.compile(r"\\(?:qty|SI)\s*(?:\[[^\[\]]*\])?\s*\{([^{}]*)\}\s*\{([^{}]*)\}"), lambda m: m[1] + siunitx(m[2])),
-    (re.compile(r"\\(?:si|unit)\s*\{([^{}]*)\}"), lambda m: siunitx(m[1])),
+    (
+        re.compile(r"\\(?:qty|SI)\s*(?:\[[^\[\]]*\])?\s*\{([^{}]*)\}\s*\{((?:[^{}]|\{[^{}]*\})*)\}"),
+        lambda m: m[1] + siunitx(m[2]),
+    ),
+    (re.compile(r"\\(?:si|unit)\s*\{((?:[^{}]|\{[^{}]*\})*)\}"), lambda m: siunitx(m[1])),
     (re.compile(r"\\num\s*\{([^{}]*)\}"), r"\1"),
     (re.compile(r"\\ang\s*\{([^{}]*)\}"), r"\1°"),
     (re.compile(r"\\(?:hspace|vspace|[hv]?phantom|label|tag|color)\*?\s*\{[^{}]*\}"), " "),
@@ -92,9 +95,10 @@ LATEX: Rewrites = [  # before commands are brought to one spelling
     (re.compile(FONT), ""),
     (re.compile(rf"({BOLD}\s*(?:\{{[^{{}}]*\}}|[A-Za-z])\s*)(?:\\times(?![a-zA-Z])|\*)(?=\s*{BOLD})"), r"\1\\cross "),
     (re.compile(r"\\mu\s*\\(?:text|mathrm|textrm)\s*\{\s*"), r"\\text{µ"),
-    (re.compile(r"(?<=[\d})])\s*(?:\\[,;: ]|~)\s*([kM]?)\\(?:Omega|ohm)(?![a-zA-Z])"), r" \\text{\1Ω}"),
+    (re.compile(r"(?<=[\d})])\s*(?:\\[,;: ]|~)\s*([kM]?)\\(?:Omega|ohm)(?![a-zA-Z])"), r" \\text{\1ohm}"),
     (re.compile(r"\^\s*(?:\{\s*((?:\\prime\s*)+)\}|((?:\\prime(?![a-zA-Z]))))"), lambda m: "'" * m[0].count("prime")),
     (re.compile(r"\\not\s*(?:=|\\eq(?![a-zA-Z]))"), "≠"),
+    (re.compile(r"(\\mathbb\s*\{?\s*[RZNQC]\s*\}?)\s*\\\{([^{}\\]*)\}"), r"\1∖\\{\2\\}"),  # R\{0}
     (re.compile(r"\^\s*\{?\s*\\(?:top|intercal)(?![a-zA-Z])\s*\}?"), "^{T}"),
 ]
 CHINESE = """
@@ -102,10 +106,14 @@ CHINESE = """
     页 件 台 辆 条 双 棵 张 箱 组 盒 朵 头 篇 道 题 步 圈 枚 匹 袋 瓶 杯 平方米 平方厘米 平方千米 立方米 立方厘米 円 通り 回 원 개 명
 """
 UNICODE: Rewrites = [
-    (re.compile(r"(?<=\d)\s*[–—]\s*(?=\d)"), " – "),  # a range is no difference
-    (re.compile(r"(?<![⁰¹²³⁴⁵⁶⁷⁸⁹])([⁰¹²³⁴⁵⁶⁷⁸⁹]++)[⁄∕/]([₀-₉]+)"), lambda m: rf"\frac{{{m[1].translate(RAISED)}}}{{{m[2].translate(RAISED)}}}"),
+    (re.compile(r"(?<=\d)\s*[–—]\s*(?=\d)"), r"\\endash "),  # a range is no difference
+    (
+        re.compile(r"(?<![⁰¹²³⁴⁵⁶⁷⁸⁹])([⁰¹²³⁴⁵⁶⁷⁸⁹]++)[⁄∕/]([₀-₉]+)"),
+        lambda m: rf"\frac{{{m[1].translate(RAISED)}}}{{{m[2].translate(RAISED)}}}",
+    ),
     (re.compile(r"(?<=\d)\s*(k?m|cm|mm)([²³])(?!\w)"), lambda m: rf" \text{{{m[1]}^{m[2].translate(RAISED)}}}"),
-    (re.compile(r"(?<=\d)\s*([µμ][a-zA-Z]{1,3}|[kMm]?Ω)(?!\w)"), r" \\text{\1}"),
+    (re.compile(r"(?<=\d)\s*([µμ][a-zA-Z]{1,3})(?!\w)"), r" \\text{\1}"),
+    (re.compile(r"(?<=\d)\s*([kM]?)Ω(?!\w)"), r" \\text{\1ohm}"),
     (re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿⁱ]+"), lambda m: f"^{{{m[0].translate(RAISED)}}}"),
     (re.compile("[₀-₎]+"), lambda m: f"_{{{m[0].translate(RAISED)}}}"),
     (re.compile("[¼½¾⅐-⅞]"), lambda m: "\\frac{{{}}}{{{}}}".format(*unicodedata.normalize("NFKC", m[0]).split("⁄"))),
@@ -123,22 +131,8 @@ MULTIPLIERS = {
     "dozen": "12", "hundred": "10^2", "thousand": "10^3", "lakh": "10^5", "lac": "10^5", "million": "10^6", "crore": "10^7",
     "billion": "10^9", "trillion": "10^12", "quadrillion": "10^15", "quintillion": "10^18",
 }  # fmt: skip
-NAMED_FUNCTIONS = (
-    "sin",
-    "cos",
-    "tan",
-    "cot",
-    "sec",
-    "csc",
-    "arcsin",
-    "arccos",
-    "arctan",
-    "log",
-    "ln",
-    "max",
-    "min",
-    "gcd",
-    "lcm",
+NAMED_FUNCTIONS = tuple(
+    "sin cos tan cot sec csc arcsin arccos arctan log ln max min gcd lcm tg ctg arctg".split()  # noqa: SIM905
 )
 
 
@@ -177,7 +171,7 @@ REWRITES: Rewrites = [
         re.compile(rf"\\text\s*\{{\s*,?\s*(and|or|to|degrees?|percent|pct|infinity|(?:{'|'.join(MULTIPLIERS)})s?)\s*\}}"),
         r" \1 ",
     ),
-    (re.compile(rf"\\text\s*\{{\s*({'|'.join(NAMED_FUNCTIONS)})\s*\}}"), r"\\\1 "),
+    (re.compile(rf"\\text\s*\{{\s*({'|'.join(NAMED_FUNCTIONS)})\s*\}}"), lambda m: COMMANDS.get(m[1], "\\" + m[1]) + " "),
     (re.compile(r"(?<![\d.])(\d{1,3}(?: \d{3})+)(?![\d/.,])"), lambda m: m.group().replace(" ", "")),  # 10 000
     (re.compile(r"(?<![\d.,])\d{1,3}(?:\.\d{3})+,\d\d?(?![\d.,])"), lambda m: m.group().replace(".", "").replace(",", ".")),
     (re.compile(r"(?<![\d.,])\d{1,3}(?:\.\d{3}){2,}(?![\d.,])|(?<![\d.,'])\d{1,3}(?:'\d{3})+(?![\d'])"), without_marks),
@@ -185,6 +179,7 @@ REWRITES: Rewrites = [
     (re.compile(r"\.(\d{1,60})\s*…"), lambda m: "." + repeating(m.group(1))),
     (re.compile(r"(?<![\d.])0?\.\((\d+)\)"), r"0.\\overline{\1}"),  # 0.(6)
     (re.compile(r"\\dot\s*\{(\d)\}(\d*)\\dot\s*\{(\d)\}"), r"\\overline{\1\2\3}"),
+    (re.compile(r"(?<=\d)--(?=\d)"), r"\\endash "),
     (re.compile(r"\*\*"), "^"),
     (re.compile(r"^\s*(?:\\Rightarrow(?![a-zA-Z])|=>)"), ""),
     (re.compile(r"<=|=<"), "≤"),
@@ -224,7 +219,7 @@ MEASURES = rf"""
 """
 SYMBOLS = """
     mm cm dm km mg kg ml mL ft in oz mph kph kmh rpm yd mi gal Hz kHz MHz GHz dB kJ kN kW kWh kV kPa MPa eV mol nm USD
-    [µμ][mgsLlAVWFCJ] [kM]?Ω rad deg m/s km/h m/min m/h ft/s mi/h kg/m mol/L g/L
+    [µμ][mgsLlAVWFCJ] [kM]ohm rad deg m/s km/h m/min m/h ft/s mi/h kg/m mol/L g/L
 """
 LETTERS = "[mghsNJWVACFKLlT] m?Pa m[sAVW] atm cal"  # in \text only
 SINGULARS = """
@@ -287,7 +282,7 @@ def spelled(text: str) -> str:
         for pattern, replacement in UNICODE:
             text = pattern.sub(replacement, text)
         text = text.translate(SIGNS)
-    text = " ".join(text.split()).strip("`* ")
+    text = " ".join(text.replace("^*", "^{*}").split()).strip("`* ")
     if "\\" in text:
         if r"\begin" not in text:
             text = DOUBLED.sub(r"\\", text)

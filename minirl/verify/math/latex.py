@@ -201,7 +201,7 @@ class _Parser:
                 factor = self.signed()
                 product = divide(product, factor) if token == "/" else mul(product, factor)
             elif token not in STOP or (token == "|" and not self.in_bars):
-                product = self.mixed(product) or mul(product, self.beside())
+                product = self.mixed(product) or mul(product, self.beside(product))
             else:
                 return negative(product) if minus else product
 
@@ -212,12 +212,14 @@ class _Parser:
         node = self.power()
         return negative(node) if minus else node
 
-    def beside(self) -> Node:
+    def beside(self, before: Node) -> Node:
         """The next factor of a product without a sign. Digits there may print as one number with what stands before them:
-        5{6}, x2, 1.2.3; only behind a bracket, as in (3)2, they are a factor."""
+        5{6}, x2, 1.2.3; only behind a bracket or an exponent, as in (3)2 and 2^{25} 26!, they are a factor."""
         digits = self.tokens[self.at + (self.peek() == "{")] if self.at + 1 < len(self.tokens) else self.peek()
         if digits[:1] in tuple("0123456789.") and self.tokens[self.at - 1] != ")":
-            raise Unreadable("digits side by side")
+            factor = before[-1] if before[0] == "mul" else before
+            if self.tokens[self.at - 1] != "}" or factor[0] != "pow" or factor[2] == ("num", Fraction(-1)):
+                raise Unreadable("digits side by side")
         return self.power()
 
     def mixed(self, whole: Node) -> Node | None:
@@ -476,7 +478,7 @@ class _Parser:
     def bare_argument(self) -> Node:
         factors = [self.signed()]
         while (token := self.peek()) not in STOP and token[1:] not in FUNCTIONS and token not in ("(", "|", r"\lfloor"):
-            factors.append(self.beside())
+            factors.append(self.beside(factors[-1]))
         return mul(*factors)
 
 

@@ -193,8 +193,8 @@ def relation(pieces: list[str], signs: list[str], read: Read) -> Tree:
         if not signs:
             return read(pieces[0])
     if set(signs) == {"="}:
-        if lone_name(pieces[0]):
-            return equation(pieces[0], pieces[1], read) if len(signs) == 1 else read(pieces[-1])  # a chain says its last part
+        if len(pieces) > 2 and (lone_name(pieces[0]) or lone_name(pieces[-2])):
+            return read(pieces[-1])  # a chain with a name says its last part
         return chain(pieces, read)
     if "=" in signs:
         raise Unreadable("equality and inequality mixed")
@@ -211,7 +211,7 @@ def relation(pieces: list[str], signs: list[str], read: Read) -> Tree:
 
 def chain(pieces: list[str], read: Read) -> Tree:
     """2+3 = 5 and 1+2+3 = 3+3 = 6 say 5 and 6, if they are true: parts without variables must have one value."""
-    if len(pieces) == 2 and (lone_name(pieces[1]) or any(map(values.symbols, map(parse, pieces)))):
+    if len(pieces) == 2 and (any(map(lone_name, pieces)) or any(map(values.symbols, map(parse, pieces)))):
         return equation(pieces[0], pieces[1], read)
     trees = [read(piece) for piece in pieces]
     if len({tree.key for tree in trees if tree.kind == "number"}) > 1:

@@ -73,7 +73,13 @@ def test_mathematics_rows(tmp_path, capsys):
 
 
 ROWS = [
-    {"id": "boxed", "problem": "?", "answer": "5", "response": r"\boxed{4}? That forgets the last of them: \boxed{5}", "expected": True},
+    {
+        "id": "boxed",
+        "problem": "?",
+        "answer": "5",
+        "response": r"\boxed{4}? That forgets the last of them: \boxed{5}",
+        "expected": True,
+    },
     {"id": "no box", "answer": "1000", "response": "There are 1 000 of them.", "expected": True},
     {"id": "inside thinking", "answer": "5", "response": r"<think> \boxed{5}", "expected": False},
     {"id": "an answer", "gold": "69$,$84", "pred": r"\boxed{84, 69}", "expected": True},

@@ -16,7 +16,7 @@ def repeating(decimals: str) -> str:
 
 
 # fmt: off
-SIGNS = {ord(sign): spelling for sign, spelling in {
+SIGNS: dict[int, str | None] = {ord(sign): spelling for sign, spelling in {
     "−": "-", "–": "-", "×": "*", "·": "*", "⋅": "*", "∗": "*", "∙": "*", "÷": "/", "⩽": "≤", "⩾": "≥", "≦": "≤", "≧": "≥",
     "、": ",", "。": ".", "º": "°", "˚": "°", "℃": "°", "℉": "°", "’": "'", "‘": "'", "′": "'", "“": '"', "”": '"',
     "∕": "/", "⁄": "/", "∶": ":", "∣": "|", "‖": r"\|", "⟨": "(", "⟩": ")", "〈": "(", "〉": ")", "⋯": "…", "≒": "≈",
@@ -102,8 +102,10 @@ LATEX: Rewrites = [  # before commands are brought to one spelling
     (re.compile(r"\^\s*\{?\s*\\(?:top|intercal)(?![a-zA-Z])\s*\}?"), "^{T}"),
 ]
 CHINESE = """
-    元 角 分 个 個 米 厘米 毫米 分米 千米 公里 克 千克 公斤 吨 升 毫升 人 名 位 岁 天 日 小时 分钟 秒 度 次 种 種 本 只 支 块 年 月 周
-    页 件 台 辆 条 双 棵 张 箱 组 盒 朵 头 篇 道 题 步 圈 枚 匹 袋 瓶 杯 平方米 平方厘米 平方千米 立方米 立方厘米 円 通り 回 원 개 명
+    元 角 分 个 個 米 厘米 毫米 分米 千米 公里 克 千克 公斤 吨 升 毫升 人 名 位 岁 天 日
+    小时 分钟 秒 度 次 种 種 本 只 支 块 年 月 周 页 件 台 辆 条 双 棵 张 箱 组 盒 朵
+    头 篇 道 题 步 圈 枚 匹 袋 瓶 杯 平方米 平方厘米 平方千米 立方米 立方厘米 円 通り 回 원
+    개 명
 """
 UNICODE: Rewrites = [
     (re.compile(r"(?<=\d)\s*[–—]\s*(?=\d)"), r"\\endash "),  # a range is no difference
@@ -229,15 +231,17 @@ SINGULARS = """
 IRREGULAR = "people children men women mice fish sheep feet teeth geese dice"
 CHANGING = r"""
     half halves thirds? quarters? one two three four five six seven eight nine ten tens ones twos threes fours fives
-    sixes sevens eights nines nths? dozens? scores? gross hundreds? thousands? \w*illi(?:on|ard)s? lakhs? lacs? crores? googols? myriads? percents? decimals? squared
-    cubed square cubic factorials? plus minus times divided multiplied over modulo mod power powers root radicals?
-    exponents? base bases negatives? imaginary infinit[ey] equals exceeds divides (?:north|south)(?:east|west)?(?:ern|erly)? (?:east|west)(?:ern|erly)? left right up
-    down upstream downstream uphill downhill upstairs downstairs inland forth back inside outside above below \w+wards? clockwise counterclockwise anticlockwise sideways ahead behind more less fewer greater
-    smaller larger higher lower older younger longer shorter taller wider deeper faster slower heavier lighter
-    closer further farther cheaper most least under beyond than ago later earlier early late before after away is are was were has have
-    had does did not never none can could will would may might must should gives makes means seems remains fails works
-    holds exists repeats implies yields satisfies goes and or if iff but when where while unless until because since
-    though although otherwise for with without from into onto that which who this these those others? else also except
+    sixes sevens eights nines nths? dozens? scores? gross hundreds? thousands? \w*illi(?:on|ard)s? lakhs? lacs?
+    crores? googols? myriads? percents? decimals? squared cubed square cubic factorials? plus minus times divided
+    multiplied over modulo mod power powers root radicals? exponents? base bases negatives? imaginary infinit[ey]
+    equals exceeds divides (?:north|south)(?:east|west)?(?:ern|erly)? (?:east|west)(?:ern|erly)? left right up down
+    upstream downstream uphill downhill upstairs downstairs inland forth back inside outside above below \w+wards?
+    clockwise counterclockwise anticlockwise sideways ahead behind more less fewer greater smaller larger higher lower
+    older younger longer shorter taller wider deeper faster slower heavier lighter closer further farther cheaper most
+    least under beyond than ago later earlier early late before after away is are was were has have had does did not
+    never none can could will would may might must should gives makes means seems remains fails works holds exists
+    repeats implies yields satisfies goes and or if iff but when where while unless until because since though
+    although otherwise for with without from into onto that which who this these those others? else also except
     perhaps maybe always sometimes about around approx approximately roughly nearly almost only wrong incorrect false
     true correct undefined impossible unknown invalid loss(?:es)? gains? profits? debts? deficits? surplus credits?
     debits? sqrt sin cos tan log exp abs
@@ -277,7 +281,8 @@ def clean(text: str) -> str:
 
 
 def spelled(text: str) -> str:
-    """With one spelling for each character and command, presentation dropped: "\\textbf{(E)}\\,½" -> "\\text{(E)}\\,\\frac{1}{2}"."""
+    """With one spelling for each character and command, and without what only changes its look: "\\textbf{½}" ->
+    "\\text{\\frac{1}{2}}"."""
     if not text.isascii():
         for pattern, replacement in UNICODE:
             text = pattern.sub(replacement, text)

@@ -47,29 +47,7 @@ UNICODE_GREEK = {"ϕ": "phi", "ε": "epsilon", "ϵ": "epsilon"} | dict(
 )
 LETTER_FUNCTIONS = frozenset(("f", "g", "h", "F", "G", "phi", "varphi", "Phi", "psi", "Psi", "Gamma", "zeta"))
 # Short words that are no products of letters: "3 to 4", "2 mod n".
-NO_PRODUCTS = frozenset(
-    [
-        "to",
-        "of",
-        "off",
-        "out",
-        "per",
-        "not",
-        "nor",
-        "the",
-        "for",
-        "and",
-        "are",
-        "was",
-        "has",
-        "mod",
-        "than",
-        "vs",
-        "via",
-        "but",
-        "yes",
-    ]
-)
+NO_PRODUCTS = frozenset("to of off out per not nor the for and are was has mod than vs via but yes".split())  # noqa: SIM905
 SEGMENT = re.compile(r"(?<![A-Za-z\\])[A-Z]{2,}(?![A-Za-z])")  # AB in AB/AC; alone it is a product
 DERIVATIVE = re.compile(r"d(?:\^\d)?[A-Za-z]*"), re.compile(r"(?:d[A-Za-z](?:\^\d)?)+")  # above, below
 WORDS = sorted((*FUNCTIONS, *GREEK, "pi", "infty", "inf", "oo", "infinity", "binom"), key=len, reverse=True)
@@ -358,8 +336,8 @@ class _Parser:
             if not name.isalpha() or len(name) > 1:
                 raise Unreadable("text inside an expression")
             return self.name(name)
-        if token == r"\frac" and (name := self.derivative()):
-            return ("sym", name)
+        if token == r"\frac" and (derivative := self.derivative()):
+            return ("sym", derivative)
         if token in (r"\angle", r"\triangle"):
             return ("sym", self.figure(token))
         if token in (r"\frac", r"\binom"):

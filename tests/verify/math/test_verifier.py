@@ -601,3 +601,96 @@ def test_no_heavy_import() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+# Where the answer may stand.
+
+
+@pytest.mark.parametrize(
+    ("response", "options", "status"),
+    [
+        (r"<think>\boxed{2}</think> So \boxed{2}.", {}, RIGHT),
+        (r"<think>\boxed{2}</think> I do not know.", {}, NO_ANSWER),
+        (r"<think>it is \boxed{2}, but", {}, NO_ANSWER),  # cut inside the thinking
+        (r"\boxed{2}</think>", {}, NO_ANSWER),  # the prompt opened it
+        (r"\boxed{3}</think>\boxed{2}", {}, RIGHT),
+        (r"a</think>\boxed{3} b</think>\boxed{2}", {}, RIGHT),
+        (r"a</think>\boxed{2}<think>b", {}, NO_ANSWER),
+        (r"It is \boxed{2}.", {}, RIGHT),  # a model that does not think
+        (r"It is \boxed{2}.", {"thinking": True}, NO_ANSWER),  # one that was still thinking
+        (r"It is</think>\boxed{2}.", {"thinking": True}, RIGHT),
+        (r"<think>\boxed{2}", {"after": None}, RIGHT),
+        (r"\boxed{3} FINAL: \boxed{2}", {"after": "FINAL:"}, RIGHT),
+        (r"\boxed{2} FINAL: none", {"after": "FINAL:"}, NO_ANSWER),
+        (r"</think> 2", {"answer": "whole"}, RIGHT),
+        ("<think> it is 2", {"answer": "lenient"}, NO_ANSWER),
+        ("</think> The answer is 2.", {"answer": "lenient"}, RIGHT),
+    ],
+)
+def test_only_what_stands_after_the_thinking_may_answer(response: str, options: dict, status: str) -> None:
+    verdict = MathVerifier(**options)(Problem("p", "", "2"), response)
+    assert (verdict.label or verdict.status) == status
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"after": ""}, "None"), ({"after": None, "thinking": True}, "after must"), ({"answer": "any"}, "boxed, whole, lenient")],
+)
+def test_options_that_make_no_sense(options: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        MathVerifier(**options)
+
+
+def test_order_counts_where_the_option_or_the_problem_says_so() -> None:
+    lists = (
+        Problem("p", "", "3, 1, 2"),
+        Problem("p", "", "3, 1, 2", {"ordered": True}),
+        Problem("p", "", "3, 1, 2", {"ordered": False}),
+    )
+    response = r"\boxed{1, 2, 3}"
+    assert [MathVerifier()(problem, response).status for problem in lists] == [RIGHT, WRONG, RIGHT]
+    assert [MathVerifier(ordered=True)(problem, response).status for problem in lists] == [WRONG, WRONG, RIGHT]
+    assert MathVerifier(ordered=True)(lists[0], r"\boxed{3, 1, 2}").status == RIGHT
+    with pytest.raises(ValueError, match="need the grader exact"):
+        MathVerifier("mathruler")(lists[1], response)
+
+
+@pytest.mark.parametrize("grader", ["mathruler", "math_verify"])
+def test_what_a_library_cannot_read_is_wrong_and_what_we_break_raises(grader: str, monkeypatch) -> None:
+    from minirl.verify.math import verifier as module
+
+    problem = Problem("p", "", "12")
+    for text in (
+        "１２",
+        "\\frac{１}{２}",
+        "x^{１２}",
+        "\ud800",
+        "\\frac{",
+        "٣",
+        "=" * 50,
+        "\\sqrt[0]{5}",
+        "1/0",
+        "\\begin{pmatrix}",
+    ):
+        assert MathVerifier(grader)(problem, rf"\boxed{{{text}}}").status in (RIGHT, WRONG)
+
+    def broken(answer: str, gold: str) -> bool:
+        raise OSError("the library is not there")
+
+    monkeypatch.setattr(module, f"{grader}_of", broken)
+    with pytest.raises(OSError, match="not there"):
+        MathVerifier(grader)(problem, r"\boxed{12}")
+
+
+def test_an_answer_that_makes_a_library_raise_is_wrong(monkeypatch) -> None:
+    from minirl.verify.math import verifier as module
+
+    def picky(answer: str, gold: str) -> bool:
+        if answer == "bad":
+            raise TypeError(answer)
+        return answer == gold
+
+    monkeypatch.setattr(module, "math_verify_of", picky)
+    assert MathVerifier("math_verify")(Problem("p", "", "5"), r"\boxed{bad}").status == WRONG
+    with pytest.raises(TypeError):  # a gold answer that it cannot read is a fault of the data
+        MathVerifier("math_verify")(Problem("p", "", "bad"), r"\boxed{bad}")

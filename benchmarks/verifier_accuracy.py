@@ -1,6 +1,6 @@
 """Prints the accuracy table of docs/verifiers.md: mathruler, math-verify and minirl on labelled (gold, pred) texts.
 
-    python benchmarks/verifier_accuracy.py [FOLDER]      # default ../shared/data
+    python -m benchmarks.verifier_accuracy [FOLDER]      # default ../shared/data
 
 Each row is judged with the settings that it names (tolerance, decimals, formulas only, strict names). mathruler knows
 no settings and no extraction but its own of boxes, so it is given what stands in the box, else the text, without the
@@ -25,8 +25,9 @@ from typing import Any
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 from mathruler import grader as mathruler
 
+from benchmarks.grade_rows import grade_row, reading
 from minirl.verify.math.canonical import cached_key
-from minirl.verify.math.verifier import MathVerifier, grade_row, reading
+from minirl.verify.math.verifier import MathVerifier
 from minirl.verify.math.verifier import mathruler as bounded_mathruler
 from minirl.verify.types import Problem
 

@@ -11,8 +11,6 @@ from minirl.verify.types import ERROR, Problem, Verdict, Verifier, VerifierError
 def load_verifier(name: str, **options: Any) -> Verifier:
     """The verifier called `name`: "math", "code", "combine", or "path/to/file.py:function" (rewards.py).
 
-    "rows" is that of `python -m minirl.verify`.
-
     The options go to its constructor. An unknown name or option is a VerifierError that says so.
     """
     try:
@@ -20,10 +18,6 @@ def load_verifier(name: str, **options: Any) -> Verifier:
             from minirl.verify.math.verifier import MathVerifier
 
             return MathVerifier(**options)
-        if name == "rows":
-            from minirl.verify.__main__ import RowVerifier
-
-            return RowVerifier(**options)
         if name == "code":
             from minirl.verify.code.verifier import CodeVerifier
 
@@ -38,7 +32,10 @@ def load_verifier(name: str, **options: Any) -> Verifier:
 
 
 class Combined:
-    """A weighted sum of verifiers. Status, label and key are those of the first; an error of any is an error."""
+    """A weighted sum of verifiers. Status, label and key are those of the first; an error of any is an error.
+
+    The verdict's terms hold the reward of each part before its weight; a name that stands twice is told by "#2".
+    """
 
     wants_rollout = True
 
@@ -50,17 +47,21 @@ class Combined:
         return all(test() is not False for test in tests if test is not None)
 
     def __call__(self, problem: Problem, response: str, rollout: Mapping[str, Any] | None = None) -> Verdict:
-        verdicts, total, seconds = [], 0.0, 0.0
+        verdicts: list[Verdict] = []
+        terms: dict[str, float] = {}
+        total, seconds = 0.0, 0.0
         for name, weight, verifier in self.parts:
             arguments = (problem, response, rollout) if getattr(verifier, "wants_rollout", False) else (problem, response)
             verdict = verifier(*arguments)
             if verdict.status == ERROR:
                 return Verdict(ERROR, detail=f"in {name}: {verdict.detail}", seconds=seconds)
-            total += weight * reward_of(verdict)
+            repeats = sum(part[0] == name for part in self.parts[: len(verdicts)])
+            term = terms[f"{name}#{repeats + 1}" if repeats else name] = reward_of(verdict)
+            total += weight * term
             seconds += verdict.seconds
             verdicts.append(verdict)
         first = verdicts[0]
-        return Verdict(first.status, first.label, first.key, total, seconds, first.detail)
+        return Verdict(first.status, first.label, first.key, total, seconds, first.detail, terms)
 
 
 def combine(rewards: Sequence[Sequence[Any]]) -> Combined:

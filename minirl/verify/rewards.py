@@ -1,15 +1,18 @@
 """Rewards of the user's own: `path/to/file.py:function`, alone or combined with weights.
 
     def brief(problem, response, rollout):
-        '''problem: minirl.verify.types.Problem; response: str; rollout: mapping of extra_info (may be empty) -> float or Verdict'''
+        '''problem: minirl.verify.types.Problem; response: str; rollout: extra columns -> float or Verdict'''
         return 1.0 if len(response) < 200 else 0.0
 
-A float is the reward; it is "right" when it is at least 1. A Verdict (or a mapping with some of its fields) says all.
+A number is the reward, one of numpy or torch too; it is "right" when it is at least 1. A Verdict (or a mapping with
+some of its fields) says all.
 """
 
 import importlib.util
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from numbers import Complex, Real
 from pathlib import Path
 from typing import Any
 
@@ -66,14 +69,20 @@ def as_verdict(result: Any) -> Verdict:
     if isinstance(result, Verdict):
         if result.status not in (RIGHT, WRONG, ERROR):
             raise ValueError(f"status must be right, wrong or error, not {result.status!r}")
-        if result.reward is not None and not math.isfinite(result.reward):
-            raise ValueError(f"the reward must be finite, not {result.reward}")
-        return result
-    if not isinstance(result, (int, float)):
-        raise TypeError(f"it must return a number, a Verdict or a mapping, not {type(result).__name__}")
-    if not math.isfinite(result):
-        raise ValueError(f"the reward must be finite, not {result}")
-    return Verdict(RIGHT if result >= 1 else WRONG, reward=float(result))
+        return result if result.reward is None else replace(result, reward=finite(result.reward))
+    reward = finite(result)
+    return Verdict(RIGHT if reward >= 1 else WRONG, reward=reward)
+
+
+def finite(number: Any) -> float:
+    """A real number as a float: int, float, Fraction, numpy or torch scalar. Arrays, even of one number, are refused."""
+    shape = getattr(number, "shape", ())  # of a scalar of numpy or torch: ()
+    if not hasattr(number, "__float__") or tuple(shape) or (isinstance(number, Complex) and not isinstance(number, Real)):
+        described = f"{type(number).__name__} of shape {tuple(shape)}" if shape else type(number).__name__
+        raise TypeError(f"it must return a number, a Verdict or a mapping, not {described}")
+    if not math.isfinite(value := float(number)):
+        raise ValueError(f"the reward must be finite, not {number}")
+    return value
 
 
 def reward_of(verdict: Verdict) -> float:

@@ -45,6 +45,7 @@ class Verdict:
     key: canonical form of the extracted answer, None when there is none; equal keys <=> equal answers.
     reward: None means 1 for right and 0 for wrong; custom reward functions may set any finite number.
     detail: a sentence for people (an exception's text, the failing test ...).
+    terms: of a combined reward, the reward of each part by its name, before its weight.
     """
 
     status: str
@@ -53,6 +54,7 @@ class Verdict:
     reward: float | None = None
     seconds: float = 0.0
     detail: str = ""
+    terms: dict[str, float] = field(default_factory=dict, hash=False)
 
 
 class Verifier(Protocol):

@@ -72,18 +72,64 @@ def test_mathematics_rows(tmp_path, capsys):
     assert "right        2" in capsys.readouterr().out
 
 
+ROWS = [
+    {
+        "id": "boxed",
+        "problem": "?",
+        "answer": "5",
+        "response": r"\boxed{4}? That forgets the last of them: \boxed{5}",
+        "expected": True,
+    },
+    {"id": "no box", "answer": "1000", "response": "There are 1 000 of them.", "expected": True},
+    {"id": "inside thinking", "answer": "5", "response": r"<think> \boxed{5}", "expected": False},
+    {"id": "an answer", "gold": "69$,$84", "pred": r"\boxed{84, 69}", "expected": True},
+    {"id": "no part of a number", "gold": "5", "pred": "it is far more than 10^5", "expected": False},
+    {"answer": "1/2", "pred": "0.5", "expected": False},
+]
+
+
+def test_a_response_is_graded_as_in_training_and_a_pred_as_an_answer(tmp_path, capsys):
+    path = write(tmp_path / "rows.jsonl", ROWS)
+    assert main([path, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [v["status"] for v in report["verdicts"]] == ["right", "wrong", "wrong", "right", "wrong", "right"]
+    assert [v["label"] for v in report["verdicts"]][1:3] == ["<no answer>", "<no answer>"]
+    assert main([path, "--json", "--lenient"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [v["status"] for v in report["verdicts"]] == ["right", "right", "wrong", "right", "wrong", "right"]
+
+
+def test_rows_that_disagree_with_their_label_are_named(tmp_path, capsys):
+    assert main([write(tmp_path / "rows.jsonl", ROWS)]) == 0
+    told = [line.strip() for line in capsys.readouterr().out.splitlines() if " is judged " in line]
+    assert told == [
+        "row 2 (no box) is judged wrong, expected right: no answer against '1000'",
+        "row 6 is judged right, expected wrong: '0.5' against '1/2', read as 1/2",
+    ]
+    assert (
+        main([write(tmp_path / "code.jsonl", [*CODE_ROWS[1:3], code_row("def f(x): return x", expected=True)]), "--code"]) == 0
+    )
+    told = [line.strip() for line in capsys.readouterr().out.splitlines() if " is judged " in line]
+    assert told[0] == "row 2 (labelled wrongly) is judged right, expected wrong"
+    assert told[1].startswith("row 3 is judged wrong, expected right [WrongAnswer]")
+
+
+def test_many_disagreements_are_counted(tmp_path, capsys):
+    assert main([write(tmp_path / "rows.jsonl", [{"answer": "1", "pred": "1", "expected": False}] * 23)]) == 0
+    assert "and 3 more" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("rows", "options", "words"),
     [
         ([], [], "has no rows"),
         (["{"], [], "line 1: not JSON"),
         (["[1]"], [], "line 1: a row must be an object, not list"),
-        ([{"gold": "1", "pred": "1"}, {"gold": "1"}], [], "line 2: 'pred' must be text, the row has nothing"),
-        ([{"gold": 1, "pred": "1"}], [], "line 1: 'gold' must be text, the row has int"),
+        ([{"gold": "1", "pred": "1"}, {"gold": "1"}], [], "line 2: 'response' or 'pred' must be text, the row has nothing"),
+        ([{"gold": 1, "pred": "1"}], [], "line 1: 'answer' or 'gold' must be text, the row has int"),
         ([{"gold": "1", "pred": "1", "expected": "yes"}], [], "'expected' must be true or false, not 'yes'"),
-        ([{"gold": "1", "pred": "1", "abs_tolerance": []}], [], "line 1: 'abs_tolerance' must be a number of 0 or more"),
-        ([{"gold": "1", "pred": "1", "abs_tolerance": [1, "a"]}], [], "line 1: 'abs_tolerance' must be a number"),
-        ([{"gold": "1", "pred": "1", "precision": "x"}], [], "line 1: 'precision' must be a number of decimals, not 'x'"),
+        ([{"answer": "1"}], [], "line 1: 'response' or 'pred' must be text, the row has nothing"),
+        ([{"response": "1"}], [], "line 1: 'answer' or 'gold' must be text, the row has nothing"),
         ([{"gold": "1", "pred": "1"}], ["--code"], "line 1: 'prompt' must be text"),
         ([code_row("", tests=3)], ["--code"], "'tests' must be text or tests, the row has int"),
     ],

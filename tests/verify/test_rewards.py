@@ -1,8 +1,13 @@
 """Rewards of the user's own: what they get, what they may return, how they combine, and how their faults are told."""
 
+import pickle
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from minirl.verify.pool.pool import VerifierPool
 from minirl.verify.registry import combine, load_verifier
@@ -108,6 +113,67 @@ def test_rewards_combine_with_weights_and_the_first_decides(file):
         assert pool.submit(PROBLEM, "2", {"tokens": 9}).result().reward == pytest.approx(1.0 + 0.5 * 0.1)
     assert (verdict.status, verdict.label, verdict.key) == (WRONG, "3", "3")
     assert verdict.reward == pytest.approx(0.5 * 0.1 - 0.25)
+
+
+def test_the_terms_of_a_combined_reward_are_kept(file):
+    rewards = [(f"{file}:same", 1.0), (f"{file}:length", 0.5), (f"{file}:length", -0.25)]
+    with VerifierPool("combine", {"rewards": rewards}, workers=1) as pool:
+        verdict = pool.submit(PROBLEM, "2", {}).result()
+    assert verdict.terms == {f"{file}:same": 1.0, f"{file}:length": 0.1, f"{file}:length#2": 0.1}
+    assert verdict.reward == pytest.approx(1.0 + 0.05 - 0.025)
+    assert pickle.loads(pickle.dumps(verdict)) == verdict
+    assert Verdict(RIGHT).terms == {}
+    assert hash(verdict) == hash(verdict)
+
+
+class Scalar:
+    def __init__(self, value):
+        self.value = value
+
+    def __float__(self):
+        return self.value
+
+
+@pytest.mark.parametrize(
+    ("number", "reward"),
+    [
+        (np.float32(0.5), 0.5),
+        (np.float64(0.25), 0.25),
+        (np.int64(2), 2.0),
+        (np.bool_(True), 1.0),
+        (np.array(0.5), 0.5),
+        (torch.tensor(0.5), 0.5),
+        (torch.tensor(3), 3.0),
+        (torch.tensor(0.5, requires_grad=True), 0.5),
+        (Fraction(1, 4), 0.25),
+        (Decimal("0.5"), 0.5),
+        (True, 1.0),
+        (Scalar(0.75), 0.75),
+    ],
+)
+def test_scalars_of_any_library_are_numbers(number, reward):
+    for verdict in (
+        as_verdict(number),
+        as_verdict({"status": WRONG, "reward": number}),
+        as_verdict(Verdict(WRONG, reward=number)),
+    ):
+        assert (type(verdict.reward), verdict.reward) == (float, reward)
+    assert as_verdict(number).status == (RIGHT if reward >= 1 else WRONG)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [np.array([0.5]), np.array([True]), torch.tensor([1.0]), torch.ones(1, 1), [1.0], (1.0,), "1.0", 1j, np.complex64(1), None],
+)
+def test_arrays_lists_and_texts_are_no_numbers(result):
+    with pytest.raises(TypeError, match="must return a number"):
+        as_verdict(result)
+
+
+@pytest.mark.parametrize("result", [np.float32("nan"), np.float64("inf"), torch.tensor(float("-inf")), Decimal("NaN")])
+def test_scalars_that_are_not_finite_are_refused(result):
+    with pytest.raises(ValueError, match="finite"):
+        as_verdict(result)
 
 
 def test_an_error_of_a_part_is_an_error_of_the_whole(file):

@@ -8,9 +8,18 @@ import re
 from fractions import Fraction
 from functools import lru_cache
 
-from minirl.verify.math.clean import clean, split, strip, without_commas, without_unit
+from minirl.verify.math.clean import rewritten, spelled, split, strip, without_commas, without_unit
 from minirl.verify.math.latex import MAX_DEPTH, Node, Unreadable, add, integer, mul, negative, number, parse
-from minirl.verify.math.relations import LOGIC_WORDS, PRODUCT, RELATION, common, lone_name, record, relation
+from minirl.verify.math.relations import (
+    LOGIC_WORDS,
+    PRODUCT,
+    RELATION,
+    common,
+    half_line,
+    lone_name,
+    record,
+    relation,
+)
 from minirl.verify.math.trees import (
     LINE,
     Tree,
@@ -25,18 +34,22 @@ from minirl.verify.math.trees import (
     text_tree,
     value_tree,
 )
-from minirl.verify.math.values import Unbounded, Undefined, inexact
+from minirl.verify.math.values import TooMuchWork, Unbounded, Undefined, inexact, work
+from minirl.verify.math.verbal import CLOCK, CONDITION_WORD, chosen_letter, conditional, moment, numeral
 
 MAX_LENGTH = 20_000  # characters of an answer that is read; longer ones are compared as text
 MAX_ITEMS = 500
+MAX_PARTS = 200  # of a union, a ratio, a chain of relations
+MAX_TERMS = 1000  # of all sums that a product of matrices makes
 # Functions cost up to 5 ms each, factorials of what is no number up to 50 ms.
 FUNCTION = re.compile(r"\^|√|sqrt|sin|cos|tan|cot|sec|csc|log|ln|lg|exp")
 FACTORIAL = re.compile(r"[^\d\s]\s*!|choose|binom(?!\s*\{\s*\d+\s*\}\s*\{\s*\d+|\s*\d)")
 MAX_FUNCTIONS, MAX_FACTORIALS = 200, 12
 
 
+PRINTED = re.compile(r"\d*+(?:\{\d++\}\d*+)+")  # 5{6} prints as 56
 INTEGER = re.compile(r"-?\d{1,4000}")
-SIMPLE = re.compile(r"([-+]?)(\d*\.?\d+|\d+\.)(?:/(\d+))?|([-+]?)\\[dt]?frac\{(-?\d+)\}\{(\d+)\}")
+SIMPLE = re.compile(r"([-+]?)(\d+(?:\.\d*)?|\.\d+)(?:/(\d+))?|([-+]?)\\[dt]?frac\{(-?\d+)\}\{(\d+)\}")
 OUTER = re.compile(r";|(?<![A-Za-z\\])or(?![a-z])|∨|\\\\")
 INNER = re.compile(r",|(?<![A-Za-z\\])and(?![a-z])|∧")
 UNION = re.compile(r"∪|∖|∩|-(?=\s*\\\{)|(?<=[)\]}])\s*U\s*(?=[(\[\\{])")
@@ -44,12 +57,26 @@ COLON = re.compile(r":")
 ROMAN = {"II", "IV", "VI", "IX", "XI"}
 SYNONYMS = {"doesnotexist": "dne", "nosolutions": "nosolution", "norealsolutions": "norealsolution"}
 WORDS = re.compile(r"[A-Za-z][A-Za-z .'\-]*")
-RADICES = {"two": "2", "three": "3", "five": "5", "eight": "8", "ten": "10", "sixteen": "16"}
-BASE = re.compile(rf"\(?\s*((?=[A-Fa-f]*\d)[0-9A-Fa-f]+)\s*\)?\s*(?:_|\bbase)[\s{{(]*(\d{{1,2}}|{'|'.join(RADICES)})[\s)}}]*")
-CLOCK = re.compile(r"\d{1,2}:[0-5]\d")
-DATE = re.compile(r"\d{4}-[01]\d-[0-3]\d")
-TIME = re.compile(r"(1[0-2]|0?[1-9])(?::([0-5]\d))?\s*([ap])\.?\s*m\.?", re.IGNORECASE)
+# Digits with signs between them that are no arithmetic: 2024-01-05, 1-800-5, 1/2/2024, 2018-2019.
+CODE = re.compile(r"\d+(?:-\d+){2,}|\d+(?:/\d+){2,}|[12]\d{3}-[12]\d{3}")
+IN_WORDS = re.compile(r"(\S+)\s+to\s+(\S+)")
+REALS = re.compile(
+    r"\\mathbb\s*\{?\s*R\s*\}?\s*(?:\^\s*\{?\s*([-+*])\s*\}?|_\s*\{\s*([<>≤≥≠])\s*0\s*\}|_\s*\{?\s*\+\+\s*\}?)?"
+    r"|(?:the set of |the )?(?:all )?(positive|negative|non-?negative|non-?positive|non-?zero|)\s*(?:real numbers|reals)"
+    r"(?: (?:except|other than|not equal to) (?:for )?(.{1,40}))?",
+    re.IGNORECASE,
+)
+SIGN_OF = {
+    "": None, "+": ">", "-": "<", "*": "≠", "positive": ">", "negative": "<", "nonnegative": "≥", "nonpositive": "≤",
+    "nonzero": "≠",
+} | {sign: sign for sign in "<>≤≥≠"}  # fmt: skip
+STRUCTURE = re.compile(  # \mathbb{Z}_8
+    r"\\math(?:bb|cal|frak)\s*(?:\w|\{\s*\w\s*\})(?:\s*[_^]\s*(?:\w|\{\s*\w+\s*\})){0,2}"
+)
+SYMMETRIC = re.compile(r"\\(?:parallel|perp|oplus|cong|sim|Leftrightarrow)(?![A-Za-z])")
 MEMBER = re.compile("∈")
+ROW_SPACE = re.compile(r"\s*\[\s*-?\d*\.?\d+\s*(?:pt|em|ex|mu|mm|cm|in|sp)\s*\]")
+
 MATRIX = re.compile(
     r"\\begin\s*\{([pbB]?matrix|array|smallmatrix)\}(?:\s*\{[clr|\s]*\})?(.*?)\\end\s*\{\1\}"
     r"(?P<transposed>\s*\^\s*\{?\s*(?:T|\\top)\s*\}?)?"
@@ -62,7 +89,8 @@ def matrix(text: str) -> Tree | None:
     rows: list[list[Node]] | None = None
     terms = 1  # of a sum that multiplying out makes
     for match in found:
-        lines = [line for line in match.group(2).split(r"\\") if line.replace(r"\hline", "").strip()]
+        first, *others = match.group(2).split(r"\\")
+        lines = [line for line in (first, *(ROW_SPACE.sub("", line, 1) for line in others)) if line.strip()]
         entries = [[parse(strip(entry)) for entry in line.split("&")] for line in lines]
         if not entries or len({len(line) for line in entries}) != 1 or len(entries) * len(entries[0]) > MAX_ITEMS:
             raise Unreadable("not a matrix")
@@ -70,8 +98,10 @@ def matrix(text: str) -> Tree | None:
             entries = [list(column) for column in zip(*entries, strict=True)]
         if rows is None:
             rows = entries
-        elif len(rows[0]) != len(entries) or (terms := terms * len(entries)) > MAX_ITEMS:
+        elif len(rows[0]) != len(entries):
             raise Unreadable("matrices that cannot be multiplied")
+        elif (terms := terms * len(entries)) * len(rows) * len(entries[0]) > MAX_TERMS:
+            raise Unreadable("a product of too many terms")
         else:
             columns = list(zip(*entries, strict=True))
             rows = [[add(*(mul(a, b) for a, b in zip(row, column, strict=True))) for column in columns] for row in rows]
@@ -150,42 +180,71 @@ def element(text: str) -> Tree:
         signs = [("+", "-"), ("-", "+")]
         return set_tree([element(text.replace("±", plus).replace("∓", minus)) for plus, minus in signs])
     plain = strip(re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", text))
-    if word := words(plain, wrapped=plain != text):
-        return word
-    if time := TIME.fullmatch(plain):
-        hour, minute, half = time.groups()
-        return Tree("text", f"text:{int(hour)}:{minute or '00'}{half.lower()}m")
-    if base := BASE.fullmatch(plain):
-        digits, radix = base.group(1).upper().lstrip("0") or "0", int(RADICES.get(base.group(2), base.group(2)))
-        if radix == 10 and digits.isdecimal():
-            return number_tree(Fraction(integer(digits)))
-        if all(int(digit, 16) < radix for digit in digits):
-            return Tree("text", f"base {radix}: {digits}")
+    if found := moment(plain) or numeral(plain) or part_of_reals(plain) or words(plain, wrapped=plain != text):
+        return found
+    if (said := IN_WORDS.fullmatch(plain)) and all(SIMPLE.fullmatch(side) for side in said.groups()):
+        return ratio(plain, list(said.groups()))
+    pieces, signs_ = split(text, SYMMETRIC)
+    if signs_:
+        return symmetric(pieces, signs_)
     pieces, signs_ = split(text, MEMBER)
     if signs_:
         if len(pieces) == 2 and lone_name(pieces[0]):
             return element(pieces[1])
         raise Unreadable("membership of no name")
-    pieces, signs_ = split(text, RELATION)
-    if signs_:
-        return relation(pieces, signs_, element)
     pieces, signs_ = split(text, UNION)
+    if signs_ and all(RELATION.search(piece) for piece in pieces):  # x<1 ∪ x>2
+        return union(pieces, signs_)
+    relations, compared = split(text, RELATION)
+    if len(pieces) > MAX_PARTS or len(relations) > MAX_PARTS:
+        raise Unreadable("too many parts")
+    if compared:
+        return relation(relations, compared, element)
     if signs_:
         return union(pieces, signs_)
     if r"\begin" in text and (found := matrix(text)):
         return found
     if text in ("∅", r"\{\}"):
         return Tree("set", "{}")
-    if re.fullmatch(r"\\mathbb\s*\{?\s*R\s*\}?", text):
-        return region_tree([LINE])
     if (found := bracketed(text)) is not None:
         return found
+    if STRUCTURE.fullmatch(text):
+        return Tree("text", "name " + re.sub(r"[{}\s]", "", text))
     pieces, signs_ = split(text, COLON)
     if signs_:
         return ratio(text, pieces)
-    if DATE.fullmatch(text):
+    if CODE.fullmatch(text):
         return text_tree(text)
+    if PRINTED.fullmatch(text):
+        return number_tree(Fraction(integer(re.sub(r"[{}]", "", text))))
     return expression_tree(parse(without_commas(text)))
+
+
+def part_of_reals(text: str) -> Tree | None:
+    """The real numbers, those of one sign, or those but a few: \\mathbb{R}^+, "all real numbers except 2"."""
+    found = REALS.fullmatch(text)
+    if not found:
+        return None
+    symbol, compared, word, excepted = found.groups()
+    sign = SIGN_OF.get((symbol or compared or word or "").lower().replace("-", "") or (symbol or ""))
+    sign = ">" if text.replace(" ", "").endswith("_{++}") else sign
+    region = region_tree([LINE]) if sign is None else half_line(number_tree(Fraction(0)), sign)
+    if excepted is None:
+        return region
+    return region_tree(intersection(intervals(region), complement(intervals(whole(excepted)))))
+
+
+def symmetric(pieces: list[str], signs: list[str]) -> Tree:
+    """Two things in a relation that reads the same from either side, such as AB ∥ CD; each is its text if it is not read."""
+    if len(signs) != 1:
+        raise Unreadable("a chain of relations")
+    keys = []
+    for piece in pieces:
+        try:
+            keys.append(element(piece).key)
+        except (Unreadable, Unbounded, Undefined):
+            keys.append(text_tree(piece).key)
+    return Tree("relation", signs[0].join(sorted(keys)))
 
 
 def union(pieces: list[str], signs: list[str]) -> Tree:
@@ -205,14 +264,16 @@ def union(pieces: list[str], signs: list[str]) -> Tree:
 
 def ratio(text: str, pieces: list[str]) -> Tree:
     """2:4 is 1:2, yet 12:00 and other clock times stay as they are."""
+    if len(pieces) > MAX_PARTS:
+        raise Unreadable("too many parts")
     items = [element(piece) for piece in pieces]
     found = [item.value for item in items if item.kind == "number"]
     if len(found) == len(items) and found[0] != 0 and not CLOCK.fullmatch(text):
         exact = all(isinstance(value, Fraction) for value in found)
         found = found if exact else [inexact(value) for value in found]
         items = [value_tree([value / found[0]]) for value in found]
-    if CLOCK.fullmatch(text):
-        return Tree("text", "text:" + text)
+    if clock := CLOCK.fullmatch(text):
+        return Tree("text", f"clock {int(clock[1])}:{clock[2]}")
     return Tree("ratio", "ratio " + ":".join(item.key for item in items), tuple(items))
 
 
@@ -231,8 +292,6 @@ def words(text: str, wrapped: bool) -> Tree | None:
     """A verbal answer: at least one word of three letters that is no function, or a word in \\text."""
     if not WORDS.fullmatch(text):
         return None
-    if re.fullmatch(r"(?:all )?(?:real numbers|reals)", text, re.IGNORECASE):
-        return region_tree([LINE])
     found = re.findall(r"[A-Za-z]+", text)
     if any(word in LOGIC_WORDS or word in ("arcsin", "arccos", "arctan") for word in found):
         return None
@@ -251,7 +310,14 @@ def named(piece: str) -> tuple[str | None, str]:
     return (name, parts[1]) if name and not name.startswith("(") else (None, piece)
 
 
-def whole(text: str) -> Tree:
+def whole(text: str, ordered: bool = False) -> Tree:
+    if "," in text and (found := moment(re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", text).strip())):
+        return found  # March 14, 2020
+    if "∈" in text or CONDITION_WORD.search(text):
+        value, condition = conditional(text)
+        if value != text:
+            tree = whole(value, ordered)
+            return Tree("relation", tree.key + condition) if condition else tree
     groups, outer = split(text, OUTER)
     lists = [[piece for piece in split(group, INNER)[0] if piece.strip()] for group in groups if group.strip()]
     flat = [piece for group in lists for piece in group]
@@ -278,7 +344,7 @@ def whole(text: str) -> Tree:
         return conditions([element(piece) for piece in flat], either, strict=bool({"and", "∧"} & set(split(text, INNER)[1])))
     if "∨" in text or "∧" in text:
         raise Unreadable("a formula of logic")
-    return set_tree(flat_elements(flat))
+    return sequence_tree(flat_elements(flat)) if ordered else set_tree(flat_elements(flat))
 
 
 def conditions(trees: list[Tree], either: bool, strict: bool) -> Tree:
@@ -332,31 +398,48 @@ def nesting(text: str) -> int:
     return deepest
 
 
-def read(answer: str) -> Tree:
-    """The tree of an answer; what cannot be read is text. Never raises, and never takes a part for the whole."""
+FRENCH = re.compile(r"^(?:x\s*∈\s*)?\]|\[$|\[\s*[∪∩]|[∪∩]\s*\]")
+INTERVAL = re.compile(r"([\[\]])([^\[\],;()]+[,;][^\[\],;()]+)([\[\]])")  # ]0,1[ is open
+
+
+def read(answer: str, ordered: bool = False) -> Tree:
+    """The tree of an answer; what cannot be read is text. Never raises, and never takes a part for the whole.
+
+    ordered: a list or set is the tuple of its elements as they are written.
+    """
     if len(answer) > MAX_LENGTH or nesting(answer) > MAX_DEPTH:
         return text_tree(answer)
     stripped = answer.strip()
     if INTEGER.fullmatch(stripped):
         return number_tree(Fraction(int(stripped)))
-    text = clean(answer)
+    text = spelled(answer)
+    if len(text) > MAX_LENGTH:
+        return text_tree(answer)
+    if (choice := chosen_letter(text)) is not None:
+        return expression_tree(("sym", choice))
+    text = rewritten(text)
+    if ("[" in text or "]" in text) and FRENCH.search(text):
+        text = INTERVAL.sub(lambda m: f"{'(' if m[1] == ']' else '['}{m[2]}{')' if m[3] == '[' else ']'}", text)
     if not re.search(r"[(\[]|\\\{", text):
         text = without_commas(text)
     if len(FUNCTION.findall(text)) > MAX_FUNCTIONS or len(FACTORIAL.findall(text)) > MAX_FACTORIALS:
         return text_tree(text)
+    if ordered and text.startswith(r"\{") and text.endswith(r"\}") and encloses(text):
+        text = text[2:-2]
+    work.done = 0
     try:
-        tree = whole(text)
+        tree = whole(text, ordered)
         single = tree.kind == "set" and len(tree.items) == 1 and tree.items[0].kind != "set"
         return tree.items[0] if single else tree  # {5} is 5, but {{5}} and {{}} are no numbers and no sets of numbers
-    except (Unreadable, Unbounded, Undefined):
+    except (Unreadable, Unbounded, Undefined, TooMuchWork):
         return text_tree(text)
 
 
-def canonical_key(answer: str) -> str:
+def canonical_key(answer: str, ordered: bool = False) -> str:
     """Text that two answers share exactly when the default grader calls them equal. Never starts with "<"."""
-    return cached_key(answer) if len(answer) <= 500 else read(answer).key
+    return cached_key(answer, ordered) if len(answer) <= 500 else read(answer, ordered).key
 
 
 @lru_cache(maxsize=16_384)
-def cached_key(answer: str) -> str:
-    return read(answer).key
+def cached_key(answer: str, ordered: bool) -> str:
+    return read(answer, ordered).key

@@ -36,8 +36,23 @@ def boxed(text: str) -> str | None:
     return next((content for _, _, content in boxes(text)), None)
 
 
-# Responses without a box, as data sets and older models write them. Only for reading files of (gold, pred) texts: in
-# training an answer has to stand in a box.
+def whole(text: str) -> str:
+    r"""A text that is nothing but an answer: without the boxes around it.
+
+    >>> whole(r" $\boxed{5}$ "), whole(r"\boxed{5} cm")
+    ('5', '\\boxed{5} cm')
+    """
+    text = text.strip()
+    for _ in range(3):
+        inside = text.strip("$ \n")
+        box = BOX.match(inside)
+        if not box or not inside.startswith("{", box.end()) or matching(inside, box.end()) != len(inside) - 1:
+            break
+        text = inside[box.end() + 1 : -1].strip()
+    return text
+
+
+# Responses without a box, as data sets and older models write them. Training reads none of this unless it is asked to.
 MAX_TEXT = 20_000  # characters, from the end
 SEPARATOR = re.compile(r"\b(?:and|or)\b|[,;]")
 SENTENCE = re.compile(
@@ -48,9 +63,12 @@ MATH = re.compile(
     r"\$\$(.+?)\$\$|\\\[((?:(?!\\\[).)+?)\\\]|(?<![\\$])\$((?:\\.|[^$\\\n])+?)\$|\\\(((?:(?!\\\()[^\n])+?)\\\)",
     re.DOTALL,
 )
-NUMBER = re.compile(r"(?<![A-Za-z\d])[-+]?\d[\d,]*(?:\.\d+)?(?:/\d+)?(?![A-Za-z\d])|[-+]?\.\d+")
 PROSE = re.compile(r"(?<![\\\w])[A-Za-z]{2,}(?!\w)")
 CONNECTED = re.compile(r"[\s,.;]*(?:(?:and|or)[\s,.;]*)*")
+OPERATORS = r"[-−–+*/^=<>≤≥≠≈×·÷]"
+TERM = re.compile(r"\d|[)\]}°!%]$|\\|^[B-HJ-Zb-z]$")  # a word that may stand beside an operator
+OPENS = re.compile(rf"(?:{OPERATORS}|[({{\[_]|\\[a-zA-Z]+)$")  # what stands here goes on in the next word
+CONTINUES = re.compile(rf"{OPERATORS}$|\\|[^\w\s$(\[,.;:?'\"-]")  # what stands here belongs to the word before
 
 
 def answer(text: str) -> str | None:
@@ -59,8 +77,6 @@ def answer(text: str) -> str | None:
     if found := list(boxes(text)):
         return joined_boxes(text, found)
     text = text[-MAX_TEXT:]
-    if unclosed := re.search(r"\\boxed\s*\{(.*)$", text):
-        return unclosed.group(1)
     for match in reversed(list(SENTENCE.finditer(text))):
         rest = ENDING.sub("", match.group(1)).strip()
         if rest:
@@ -76,9 +92,40 @@ def last_statement(text: str) -> str | None:
         return ", ".join(contents)
     if not math and len(PROSE.findall(text)) < 3:
         return text or None
-    rest = text[math[-1].end() :] if math else text
-    numbers = NUMBER.findall(rest)
-    return numbers[-1].rstrip(",") if numbers else contents[-1] if math else text
+    return last_number(text[math[-1].end() :] if math else text) or (contents[-1] if math else text)
+
+
+def last_number(text: str) -> str | None:
+    """The last number with all that belongs to it, so that no part of a number is ever taken for the whole.
+
+    >>> last_number("so 1 000 000 people"), last_number("it is 2 * 10^5."), last_number("of 1.2.3")
+    ('1 000 000', '2 * 10^5', '1.2.3')
+    """
+    words = text.split()
+    last = next((i for i in reversed(range(len(words))) if re.search(r"\d", words[i])), None)
+    if last is None:
+        return None
+    start = end = last
+    while start and together(words[start - 1], words[start]):
+        start -= 1
+    while end + 1 < len(words) and together(words[end], words[end + 1]):
+        end += 1
+    found = " ".join(words[start : end + 1]).strip("*`\"'").rstrip(".,;:!? =-").lstrip("= ")
+    for opening, closing in ("()", "[]"):
+        if found.startswith(opening) and closing not in found:
+            found = found[1:]
+        if found.endswith(closing) and opening not in found:
+            found = found[:-1]
+    return found
+
+
+def together(left: str, right: str) -> bool:
+    """Whether two words are of one number or formula: 1 000, 1 1/2, 2 + 3, 10^ 3."""
+    if re.search(r"\d$", left) and re.match(r"\d{3}(?!\d)|\d+/\d", right):
+        return True
+    if OPENS.search(left):
+        return bool(TERM.search(right) or OPENS.search(right))
+    return bool(TERM.search(left) and CONTINUES.match(right))
 
 
 def joined_boxes(text: str, found: list[tuple[int, int, str]]) -> str:

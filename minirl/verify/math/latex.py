@@ -32,47 +32,27 @@ GREEK = (
     "alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta", "theta", "vartheta", "iota",
     "kappa", "lambda", "mu", "nu", "xi", "rho", "sigma", "tau", "upsilon", "phi", "varphi", "chi", "psi", "omega",
 )
+SYMBOLS = frozenset((  # commands that are names of quantities; any other command that is not read below makes a text
+    *GREEK, "Gamma", "Delta", "Theta", "Lambda", "Xi", "Pi", "Sigma", "Upsilon", "Phi", "Psi", "Omega", "varGamma",
+    "varDelta", "varTheta", "varLambda", "varXi", "varPi", "varSigma", "varUpsilon", "varPhi", "varPsi", "varOmega",
+    "varpi", "varrho", "varsigma", "pi", "ell", "hbar", "imath", "jmath", "aleph",
+))
 ACCENTS = frozenset((
-    r"\overline", r"\underline", r"\dot", r"\ddot", r"\widehat", r"\hat", r"\bar", r"\tilde", r"\vec",
-    r"\overrightarrow", r"\boldsymbol", r"\mathbf", r"\mathbb", r"\mathcal", r"\mathfrak",
+    r"\overline", r"\dot", r"\ddot", r"\widehat", r"\hat", r"\bar", r"\tilde", r"\vec", r"\overrightarrow",
 ))
 NAMING = ACCENTS | {"_", r"\text"}  # what stands in braces after these is a name
-UNSUPPORTED = frozenset((
-    r"\sum", r"\int", r"\prod", r"\lim", r"\iint", r"\oint", r"\to", r"\mod", r"\bmod", r"\pmod", r"\equiv",
-    r"\begin", r"\end", r"\forall", r"\exists", r"\mid",
-))
 # fmt: on
 UNICODE_GREEK = {"ϕ": "phi", "ε": "epsilon", "ϵ": "epsilon"} | dict(
     zip("αβγδζηθικλμνξρστυφχψω", (name for name in GREEK if not name.startswith(("eps", "var"))), strict=True)
 )
 LETTER_FUNCTIONS = frozenset(("f", "g", "h", "F", "G", "phi", "varphi", "Phi", "psi", "Psi", "Gamma", "zeta"))
 # Short words that are no products of letters: "3 to 4", "2 mod n".
-NO_PRODUCTS = frozenset(
-    (
-        "to",
-        "of",
-        "off",
-        "out",
-        "per",
-        "not",
-        "nor",
-        "the",
-        "for",
-        "and",
-        "are",
-        "was",
-        "has",
-        "mod",
-        "than",
-        "vs",
-        "via",
-        "but",
-        "yes",
-    )
-)
+NO_PRODUCTS = frozenset("to of off out per not nor the for and are was has mod than vs via but yes".split())  # noqa: SIM905
+SEGMENT = re.compile(r"(?<![A-Za-z\\])[A-Z]{2,}(?![A-Za-z])")  # AB in AB/AC; alone it is a product
+DERIVATIVE = re.compile(r"d(?:\^\d)?[A-Za-z]*"), re.compile(r"(?:d[A-Za-z](?:\^\d)?)+")  # above, below
 WORDS = sorted((*FUNCTIONS, *GREEK, "pi", "infty", "inf", "oo", "infinity", "binom"), key=len, reverse=True)
 CLOSING = {"(": ")", "[": "]", "{": "}", "|": "|", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
-STOP = frozenset([*CLOSING.values(), "+", "-", "*", "/", ",", ";", ":", "=", "&", "", r"\choose"])
+STOP = frozenset([*CLOSING.values(), "+", "-", "*", "/", ",", ";", ":", "=", "&", "", r"\choose", r"\over"])
 
 
 class Unreadable(ValueError):
@@ -120,8 +100,10 @@ def divide(above: Node, below: Node) -> Node:
 def tokens(text: str) -> list[str]:
     """Splits into numbers, commands, names and single characters: "2ab\\pi" -> ["2", "a", "b", "\\pi"].
 
-    Four letters and more side by side are a product in alphabetical order only: "abcd", but not "feet".
+    Four letters and more side by side are a product in alphabetical order only: "abcd", but not "feet". Where capitals
+    stand side by side twice, each is a segment, of the same length from either end: "AB/CA" is "AB", "/", "AC".
     """
+    segments = len(SEGMENT.findall(text)) > 1
     found: list[str] = []
     for match in TOKEN.finditer(text):
         if len(found) > MAX_TOKENS:
@@ -134,6 +116,16 @@ def tokens(text: str) -> list[str]:
         if piece in NO_PRODUCTS or (piece == "by" and re.match(r"\s+\d", text[match.end() : match.end() + 9])):
             raise Unreadable("a word")
         part_of_name = found[-1:] == ["{"] and found[-2:-1] and found[-2] in NAMING
+        if (
+            found[-1:] == ["0"]
+            and len(piece) > 1
+            and text[match.start()].isalpha()
+            and re.match(r"0[xXbBoO]", text[match.start() - 1 :])
+        ):
+            raise Unreadable("a numeral with a base")
+        if segments and not part_of_name and SEGMENT.fullmatch(piece):
+            found.append("".join(sorted(piece)) if len(piece) == 2 else piece)
+            continue
         letters = ""
         while piece:
             word = next((w for w in WORDS if piece.startswith(w)), None)
@@ -187,7 +179,7 @@ class _Parser:
                 factor = self.signed()
                 product = divide(product, factor) if token == "/" else mul(product, factor)
             elif token not in STOP or (token == "|" and not self.in_bars):
-                product = self.mixed(product) or mul(product, self.power())
+                product = self.mixed(product) or mul(product, self.beside(product))
             else:
                 return negative(product) if minus else product
 
@@ -197,6 +189,16 @@ class _Parser:
             minus ^= self.take() == "-"
         node = self.power()
         return negative(node) if minus else node
+
+    def beside(self, before: Node) -> Node:
+        """The next factor of a product without a sign. Digits there may print as one number with what stands before them:
+        5{6}, x2, 1.2.3; only behind a bracket or an exponent, as in (3)2 and 2^{25} 26!, they are a factor."""
+        digits = self.tokens[self.at + (self.peek() == "{")] if self.at + 1 < len(self.tokens) else self.peek()
+        if digits[:1] in tuple("0123456789.") and self.tokens[self.at - 1] != ")":
+            factor = before[-1] if before[0] == "mul" else before
+            if self.tokens[self.at - 1] != "}" or factor[0] != "pow" or factor[2] == ("num", Fraction(-1)):
+                raise Unreadable("digits side by side")
+        return self.power()
 
     def mixed(self, whole: Node) -> Node | None:
         """2\\frac{1}{3} and 2 1/3 are mixed numbers; None when the next factor does not make one."""
@@ -247,7 +249,7 @@ class _Parser:
 
     def postfix(self, node: Node) -> Node:
         start = self.at
-        while (token := self.peek()) in ("!", "°", "'", "_", "%"):
+        while (token := self.peek()) in ("!", "°", "'", "_"):
             if self.at > start + MAX_DEPTH:
                 raise Unreadable("too many signs behind")
             if token == "_":
@@ -301,11 +303,12 @@ class _Parser:
         return node
 
     def chosen(self, node: Node) -> Node:
-        """5 \\choose 2"""
-        if self.peek() != r"\choose":
+        """5 \\choose 2, 1 \\over 2"""
+        if self.peek() not in (r"\choose", r"\over"):
             return node
-        self.take()
-        return ("fn", "binom", node, self.expression())
+        choose = self.take() == r"\choose"
+        below = self.expression()
+        return ("fn", "binom", node, below) if choose else divide(node, below)
 
     def atom(self) -> Node:
         self.depth += 1
@@ -326,13 +329,17 @@ class _Parser:
         self.take()
         if token[:1].isdecimal() or (token[:1] == "." and len(token) > 1):
             return self.decimal(token)
-        if len(token) == 1 and token.isalpha():
+        if token.isalpha() and token.isascii():
             return self.name(token)
         if token == r"\text":
             name = self.raw()
             if not name.isalpha() or len(name) > 1:
                 raise Unreadable("text inside an expression")
             return self.name(name)
+        if token == r"\frac" and (derivative := self.derivative()):
+            return ("sym", derivative)
+        if token in (r"\angle", r"\triangle"):
+            return ("sym", self.figure(token))
         if token in (r"\frac", r"\binom"):
             above, below = self.argument(), self.argument()
             return divide(above, below) if token == r"\frac" else ("fn", "binom", above, below)
@@ -348,11 +355,32 @@ class _Parser:
             return ("sym", token + self.raw())
         if token == "√":
             return ("pow", self.argument(), ("num", Fraction(1, 2)))
-        if len(token) > 2 and token[0] == "\\" and token not in UNSUPPORTED and self.peek() != "{":
+        if token[1:] in SYMBOLS and self.peek() != "{":
             if token == r"\Delta" and len(self.peek()) == 1 and self.peek().isalpha():  # Delta p is one quantity
                 return ("sym", token + self.take())
             return self.name(token[1:])
         raise Unreadable(f"unexpected {token!r}")
+
+    def derivative(self) -> str | None:
+        """The name dy/dx of a derivative, in which nothing cancels; None for any other fraction."""
+        start = self.at
+        if self.tokens[start : start + 2] == ["{", "d"]:
+            above, below = self.raw(), self.raw()
+            if DERIVATIVE[0].fullmatch(above) and DERIVATIVE[1].fullmatch(below):
+                return f"{above}/{below}"
+        self.at = start
+        return None
+
+    def figure(self, kind: str) -> str:
+        """The name of an angle or a triangle, whose letters are not factors: ABC and CBA are the same angle."""
+        letters = self.raw() if self.peek() == "{" else ""
+        while not letters or (letters.isalpha() and self.peek().isalpha() and self.peek().isupper()):
+            letters += self.take()
+            if not letters:
+                raise Unreadable(f"{kind} of nothing")
+        if not letters.isalnum():
+            raise Unreadable(f"{kind} of more than letters")
+        return f"{kind} " + (min(letters, letters[::-1]) if kind == r"\angle" else letters)
 
     def decimal(self, token: str) -> Node:
         value = number(token)
@@ -404,6 +432,8 @@ class _Parser:
             else:
                 base = self.argument()
         if name in ("max", "min", "gcd", "lcm"):
+            if base is not None or exponent is not None:
+                raise Unreadable(f"{name} with a range or a power")
             return ("fn", name, *self.arguments())
         if self.peek() in ("(", "[", "{"):
             argument = self.postfix(self.group(self.peek()))
@@ -426,7 +456,7 @@ class _Parser:
     def bare_argument(self) -> Node:
         factors = [self.signed()]
         while (token := self.peek()) not in STOP and token[1:] not in FUNCTIONS and token not in ("(", "|", r"\lfloor"):
-            factors.append(self.power())
+            factors.append(self.beside(factors[-1]))
         return mul(*factors)
 
 

@@ -193,7 +193,9 @@ def relation(pieces: list[str], signs: list[str], read: Read) -> Tree:
         if not signs:
             return read(pieces[0])
     if set(signs) == {"="}:
-        return equation(pieces[0], pieces[1], read) if len(signs) == 1 else read(pieces[-1])  # a chain says its last part
+        if len(pieces) > 2 and (lone_name(pieces[0]) or lone_name(pieces[-2])):
+            return read(pieces[-1])  # a chain with a name says its last part
+        return chain(pieces, read)
     if "=" in signs:
         raise Unreadable("equality and inequality mixed")
     trees = [inequality(pieces[i], sign, pieces[i + 1], read) for i, sign in enumerate(signs)]
@@ -205,6 +207,16 @@ def relation(pieces: list[str], signs: list[str], read: Read) -> Tree:
         links = [tree.key for tree in trees]
         return Tree("relation", "chain:" + "&".join(links if signs[0] in "<≤" else links[::-1]))
     return common(trees)
+
+
+def chain(pieces: list[str], read: Read) -> Tree:
+    """2+3 = 5 and 1+2+3 = 3+3 = 6 say 5 and 6, if they are true: parts without variables must have one value."""
+    if len(pieces) == 2 and (any(map(lone_name, pieces)) or any(map(values.symbols, map(parse, pieces)))):
+        return equation(pieces[0], pieces[1], read)
+    trees = [read(piece) for piece in pieces]
+    if len({tree.key for tree in trees if tree.kind == "number"}) > 1:
+        raise Unreadable("an equation that is false")
+    return trees[-1]
 
 
 def common(trees: list[Tree]) -> Tree:

@@ -24,7 +24,8 @@ class Tree:
 def text_tree(text: str) -> Tree:
     """An answer compared as text: spaces do not count, nor does case in words of three letters and more."""
     squeezed = re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", text)
-    squeezed = re.sub(r"\{(\w)\}", r"\1", re.sub(r"\s+", "", squeezed))
+    squeezed = re.sub(r"(?<=[a-z])\.(?![a-z])", "", re.sub(r"\s+", "", squeezed))  # in. and in
+    squeezed = re.sub(r"\{(\w+)\}", r"\1", squeezed)
     squeezed = re.sub(r"(?<![A-Za-z\\])[A-Za-z]{3,}", lambda m: m.group().lower(), squeezed)
     if len(squeezed) > 200:
         squeezed = squeezed[:100] + "#" + digest(squeezed)
@@ -129,6 +130,7 @@ def region_tree(parts: list[Interval]) -> Tree:
 
 def intersection(left: list[Interval], right: list[Interval]) -> list[Interval]:
     found = []
+    values.spend(values.LIMIT_COST * len(left) * len(right))
     for (a, a_in, b, b_in), (c, c_in, d, d_in) in product(left, right):
         low, low_in = max(((a, a_in), (c, c_in)), key=lambda end: (position(end[0]), not end[1]))
         high, high_in = min(((b, b_in), (d, d_in)), key=lambda end: (position(end[0]), end[1]))

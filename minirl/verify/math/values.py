@@ -11,6 +11,7 @@ their structure. So nothing here takes long, whatever the expression.
 
 import hashlib
 import math
+import threading
 from collections.abc import Callable, Set
 from fractions import Fraction
 from functools import lru_cache
@@ -29,6 +30,10 @@ KEY_BITS = 400
 TINY = 160  # bits
 MAX_ODD_BITS = 350  # of an exact rational that meets an irrational number: two of them differ in 400 bits
 
+MAX_WORK = 30_000  # about a microsecond each, for all expressions of one answer
+COST = {"tan": 160, "cot": 160, "!": 700, "!!": 700, "binom": 2000}  # of a value of a function, else FUNCTION_COST
+NODE_COST, FUNCTION_COST, POWER_COST, PRINT_COST, LIMIT_COST = 7, 60, 50, 110, 25
+
 context = mpmath.MPContext()
 context.prec = 1000
 PIECEWISE = frozenset(("abs", "floor", "ceil", "max", "min", "gcd", "lcm"))
@@ -42,6 +47,26 @@ class Unbounded(ValueError):
 
 class Undefined(ValueError):
     """No value: division by zero, logarithm of zero, floor of a complex number."""
+
+
+class TooMuchWork(Exception):
+    """An answer whose reading would take too long: it is then text."""
+
+
+class Work(threading.local):
+    """What reading the present answer has cost. A count and not a clock, so that a key depends on the answer alone."""
+
+    done = 0
+
+
+work = Work()
+
+
+def spend(cost: int) -> None:
+    """Counts work, in about microseconds. TooMuchWork when it is too much for one answer."""
+    work.done += cost
+    if work.done > MAX_WORK:
+        raise TooMuchWork
 
 
 @lru_cache(maxsize=4096)
@@ -110,6 +135,7 @@ class Evaluator:
             return node[1]
         if kind == "sym":
             return self.symbol(node[1])
+        spend(NODE_COST * len(node))
         if kind == "add":
             return self.total([self(part, in_angle) for part in node[1:]])
         if kind == "mul":
@@ -179,12 +205,14 @@ class Evaluator:
             raise Unbounded("power close to 1")
         if isinstance(exponent, Fraction):
             number = inexact(base)
+            spend(5 if exponent.denominator == 1 and abs(exponent) < 9 else POWER_COST)
             odd_root = exponent.denominator % 2 == 1 and exponent.denominator > 1
             if odd_root and isinstance(number, context.mpf) and number < 0:  # the real cube root of a negative number
                 sign = -1 if exponent.numerator % 2 else 1
                 return sign * context.power(-number, inexact(exponent))
             if exponent.denominator == 1:
                 return real(context.power(number, int(exponent)))
+        spend(2 * POWER_COST)
         return real(context.power(inexact(base), inexact(exponent)))
 
     def function(self, name: str, nodes: tuple[Node, ...]) -> Value:
@@ -205,6 +233,7 @@ class Evaluator:
             return abs(value)
         if name in ("sinh", "cosh", "tanh") and not symbols(nodes[0]) and abs(value) > MAX_HYPERBOLIC:
             raise Unbounded(f"{name} close to its asymptote")
+        spend(COST.get(name, FUNCTION_COST))
         return real(analytic(name, inexact(value)))
 
     def unknown(self, name: str, arguments: list[Value]) -> Value:
@@ -223,6 +252,7 @@ class Evaluator:
                 return Fraction(0)
             if name == "binom" and n.bit_length() * min(k, n - k) <= MAX_BITS:
                 return Fraction(math.comb(n, k))
+        spend(COST[name])
         numbers = [real(v) for v in values]
         self.large_operations += 1
         if self.large_operations > MAX_LARGE_OPERATIONS or any(n != 0 and log2(n) > 50 for n in numbers):
@@ -287,6 +317,7 @@ def as_rational(value: Value) -> Fraction | None:
     """The rational number of small denominator that a 1000-bit value is, if it is one. Raises Unbounded when it is near."""
     if isinstance(value, Fraction):
         return value
+    spend(PRINT_COST)
     value = real(value)
     if value == 0:
         return Fraction(0)

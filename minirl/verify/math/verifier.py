@@ -11,16 +11,12 @@ whatever the grader, so that classes of errors are the same for every order of t
 import re
 import time
 from collections.abc import Callable
-from fractions import Fraction
 from functools import lru_cache
-from itertools import permutations
-from typing import Any
 
 from minirl.verify.math import extract, values
 from minirl.verify.math.canonical import canonical_key, nesting, read
 from minirl.verify.math.clean import clean
 from minirl.verify.math.latex import MAX_DEPTH, Node, Unreadable, parse
-from minirl.verify.math.trees import Tree
 from minirl.verify.types import EMPTY_ANSWER, NO_ANSWER, RIGHT, WRONG, Problem, Verdict
 
 # Beyond these the other graders may not come back: their answer is then decided by their own text comparison only.
@@ -34,6 +30,27 @@ def exact(answer: str, gold: str) -> bool:
 
 
 def mathruler(answer: str, gold: str) -> bool:
+    return told(mathruler_of, answer, gold)
+
+
+def math_verify(answer: str, gold: str) -> bool:
+    return told(math_verify_of, answer, gold)
+
+
+def told(grade: Callable[[str, str], bool], answer: str, gold: str) -> bool:
+    """The verdict of a library that raises on some texts: an answer that it cannot read is wrong, a fault of ours raises.
+
+    Whose fault it is shows when the gold answer is judged alone: math-verify raises on full-width digits, and a response
+    must not leave its group by writing them.
+    """
+    try:
+        return grade(answer, gold)
+    except Exception:  # noqa: BLE001 - a library may raise anything about a text; the next line tells that from a fault of ours
+        grade(gold, gold)
+        return False
+
+
+def mathruler_of(answer: str, gold: str) -> bool:
     from mathruler import grader
 
     if terminates(answer) and terminates(gold):
@@ -44,7 +61,7 @@ def mathruler(answer: str, gold: str) -> bool:
     return len(answer) <= MAX_LENGTH and grader._normalize(answer) == grader._normalize(gold)
 
 
-def math_verify(answer: str, gold: str) -> bool:
+def math_verify_of(answer: str, gold: str) -> bool:
     import math_verify as library
 
     if not (terminates(answer) and terminates(gold)):
@@ -98,46 +115,93 @@ def log2_bound(node: Node) -> float:
     return sum(parts) + len(parts)
 
 
+READINGS: dict[str, Callable[[str], str | None]] = {"boxed": extract.boxed, "whole": extract.whole, "lenient": extract.answer}
+
+
 @lru_cache(maxsize=65_536)
 def check_gold(answer: str) -> str | None:
     """A sentence that says why a gold answer is unfit, None when it can be read. Words are readable as words."""
     if not answer.strip():
         return "the gold answer is empty"
     tree = read(answer)
-    if (
-        tree.kind == "text"
-        and re.search(r"[\d\\=+^/]", tree.key.removeprefix("text:"))
-        and not re.match("base |.*:", tree.key[5:])
-    ):
+    if tree.kind == "text" and tree.key.startswith("text:") and re.search(r"[\d\\=+^/<>≤≥]", tree.key):
         return f"the gold answer {answer!r} cannot be read as mathematics; only the same text will be right"
     return None
 
 
-class MathVerifier:
-    """Scores responses whose answer stands in a box, or is all there is. See the module's docstring for the graders."""
+def note_list(answer: str) -> str | None:
+    """A sentence for a gold answer that is a list or a set, of which order and repetition do not count unless the
+    verifier's option `ordered` says so; None for any other."""
+    tree = read(answer)
+    if tree.kind != "set" or len(tree.items) < 2 or re.search(r"\\pm|±|\\mp|∓", answer):
+        return None
+    return f"the gold answer {answer!r} is a list of {len(tree.items)}: its order does not count unless ordered is set"
 
-    def __init__(self, grader: str = "exact", answer: str = "boxed"):
+
+class MathVerifier:
+    """Scores responses. The module's docstring has the graders.
+
+    answer: where the answer stands.
+      "boxed"    in the last complete box; a response without one gives no answer
+      "whole"    the response is the answer and nothing else; a box around it is taken off
+      "lenient"  as benchmarks of texts without a box read them: boxes, else what follows "answer is", "A:" or "####",
+                 else the last formula, else the last number; never a part of a number
+    after: the text that ends a model's thinking; None reads the whole response. Where a response holds it, only what
+      stands behind its last occurrence may answer, so a box inside the thinking counts for nothing. A response that is
+      cut inside its thinking gives no answer: one that opens it ("<think>" for "</think>") behind the last end, or one
+      without any end where `thinking` says that the prompt opened it.
+    thinking: whether the prompt ends inside the thinking, as chat templates do that end in "<think>".
+    ordered: a list counts in the order in which it is written, with repetitions, and is the tuple of its elements;
+      without it 1,2,2 is 2,1. A problem's extra_info["ordered"] decides for itself. Of the grader "exact" only.
+    """
+
+    def __init__(
+        self,
+        grader: str = "exact",
+        answer: str = "boxed",
+        after: str | None = "</think>",
+        thinking: bool = False,
+        ordered: bool = False,
+    ):
         if grader not in GRADERS:
             raise ValueError(f"unknown grader {grader!r}: use one of {', '.join(GRADERS)}")
-        self.grader = grader
+        if answer not in READINGS:
+            raise ValueError(f"unknown reading {answer!r} of answers: use one of {', '.join(READINGS)}")
+        if after == "":
+            raise ValueError("after must be a text such as '</think>', or None to read the whole response")
+        if thinking and after is None:
+            raise ValueError("thinking says that the prompt opens the thinking; after must then say what ends it")
+        self.grader, self.ordered, self.after, self.thinking = grader, ordered, after, thinking
+        self.opening = "<" + after[2:] if after and after.startswith("</") else None
         self.grade = GRADERS[grader]
-        if answer not in ("boxed", "whole"):
-            raise ValueError(f"the answer is the last box (boxed) or the whole response (whole), not {answer!r}")
-        self.extract: Callable[[str], str | None] = extract.boxed if answer == "boxed" else str.strip
+        self.read = READINGS[answer]
+
+    def answer_of(self, response: str) -> str | None:
+        """The answer that a response gives, "" for an empty box, None where it gives none."""
+        if self.after is not None:
+            _, end, rest = response.rpartition(self.after)
+            if (self.thinking and not end) or (self.opening and self.opening in rest):
+                return None  # cut inside the thinking
+            response = rest
+        return self.read(response)
 
     def __call__(self, problem: Problem, response: str) -> Verdict:
         start = time.perf_counter()
-        answer = self.extract(response)
+        ordered = problem.extra_info.get("ordered", self.ordered)
+        if ordered and self.grader != "exact":
+            raise ValueError(f"ordered lists need the grader exact, not {self.grader}")
+        answer = self.answer_of(response)
         if not answer:
             label = NO_ANSWER if answer is None else EMPTY_ANSWER
             return Verdict(WRONG, label, seconds=time.perf_counter() - start)
-        key = canonical_key(answer)
-        right = self.grade(answer, problem.answer)
+        key = canonical_key(answer, ordered)
+        right = key == canonical_key(problem.answer, True) if ordered else self.grade(answer, problem.answer)
         return Verdict(RIGHT if right else WRONG, "" if right else key, key, seconds=time.perf_counter() - start)
 
     def self_test(self) -> None:
         """Raises RuntimeError when the grader cannot tell right from wrong here (math-verify #50: a grader whose errors
         are swallowed outside the main thread gives every answer 0)."""
+        canonical_key("n!")  # the first factorial makes a table, which takes longer than any answer
         for answer, gold, expected in SELF_TEST:
             if self.grade(answer, gold) is not expected:
                 raise RuntimeError(f"grader {self.grader}: {answer!r} against {gold!r} is not judged {expected}")
@@ -151,77 +215,3 @@ SELF_TEST = [
     ("7", "7", True),
     ("7", "8", False),
 ]
-
-
-# Rows of (gold, pred) texts with the settings that a benchmark names for them.
-
-
-def close(gold: Tree, answer: Tree, tolerances: list[Fraction]) -> bool:
-    """Equality up to an absolute tolerance for each number: one for all, or one for each element of the gold answer."""
-    if gold.key == answer.key:
-        return True
-    if gold.kind == "number" == answer.kind:
-        if isinstance(gold.value, Fraction) and isinstance(answer.value, Fraction):
-            return abs(gold.value - answer.value) <= tolerances[0]
-        return abs(values.real(gold.value) - values.real(answer.value)) <= values.real(tolerances[0])
-    if gold.kind != answer.kind or not gold.items or len(gold.items) != len(answer.items):
-        return False
-    each = tolerances if len(tolerances) == len(gold.items) else tolerances[:1] * len(gold.items)
-    orders = permutations(answer.items) if gold.kind == "set" and len(gold.items) <= 6 else [answer.items]
-    same_brackets = gold.kind != "sequence" or (gold.key[0] + gold.key[-1] == answer.key[0] + answer.key[-1])
-    return same_brackets and any(
-        all(close(g, a, [t]) for g, a, t in zip(gold.items, order, each, strict=True)) for order in orders
-    )
-
-
-def grade_row(row: dict[str, Any], grader: str = "exact") -> Verdict:
-    """Verdict on a row with texts "gold" and "pred", each with or without a box.
-
-    Settings that the row may name, of which the other graders know none: abs_tolerance (a number, or one for each
-    element), precision (decimals: numbers are equal that differ by half a unit of that decimal or less), strict "False"
-    (names of variables do not count), set_relation "False" (an inequality is no interval), match_types ["expr"] (the
-    last number of the text, which may have a decimal comma) and ["latex"] (formulas only).
-    """
-    start = time.perf_counter()
-    gold, answer = reading(row["gold"], row), reading(row["pred"], row)
-    if not answer or gold is None:
-        return Verdict(WRONG, NO_ANSWER if answer is None else EMPTY_ANSWER, seconds=time.perf_counter() - start)
-    right = GRADERS[grader](answer, gold)
-    if grader == "exact":
-        right = with_settings(row, answer, gold, right)
-    key = canonical_key(answer)
-    return Verdict(RIGHT if right else WRONG, "" if right else key, key, seconds=time.perf_counter() - start)
-
-
-def with_settings(row: dict[str, Any], answer: str, gold: str, right: bool) -> bool:
-    if str(row.get("set_relation")) == "False" and COMPARISON.search(answer) and not COMPARISON.search(gold):
-        return False
-    tolerance = row.get("abs_tolerance")
-    if tolerance is None and row.get("precision") is not None:
-        tolerance = f"5e-{int(row['precision']) + 1}"
-    if not right and tolerance is not None:
-        listed = tolerance if isinstance(tolerance, list) else [tolerance]
-        right = close(read(gold), read(answer), [Fraction(str(t)) for t in listed])
-    if not right and str(row.get("strict")) == "False":
-        right = canonical_key(anonymous(answer)) == canonical_key(anonymous(gold))
-    return right
-
-
-COMPARISON = re.compile(r"[<>≤≥]|\\(?:lt|gt|leq?|geq?)(?:slant)?(?![a-z])")
-
-
-def reading(text: str, row: dict[str, Any]) -> str | None:
-    types = str(row.get("match_types", ""))
-    if "expr" in types and "latex" not in types:
-        numbers = extract.NUMBER.findall(text)
-        last = numbers[-1].rstrip(",") if numbers else text
-        return re.sub(r"^([-+]?\d+),(\d{1,2})$", r"\1.\2", last)
-    if "latex" in types and "expr" not in types and extract.boxed(text) is None and not extract.MATH.search(text):
-        return None
-    return extract.answer(text)
-
-
-def anonymous(text: str) -> str:
-    """Single-letter names replaced in the order in which they first stand."""
-    names: dict[str, str] = {}
-    return re.sub(r"(?<![A-Za-z\\])[a-z](?![A-Za-z])", lambda m: names.setdefault(m.group(), "uvwxyzpqr"[len(names) % 9]), text)

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from minirl.verify.math.extract import answer, boxed
+from minirl.verify.math.extract import answer, boxed, last_number, whole
 
 
 @pytest.mark.parametrize(
@@ -58,6 +58,10 @@ def test_nothing_found_is_none(text: str) -> None:
         ("x^2 + 2x + 1", "x^2 + 2x + 1"),
         ("$2$, $3$ and $5$", "2, 3, 5"),
         ("   ", None),
+        ("Hence there must be 1 000 000 of these people.", "1 000 000"),
+        ("He then has about 6.02 \\times 10^{23} of these little things", r"6.02 \times 10^{23}"),
+        ("In the end there are 3 - 1/2 of all the cakes left", "3 - 1/2"),
+        ("That is version 1.2.3 of it all.", "1.2.3"),
     ],
 )
 def test_reading_of_texts_without_a_single_box(text: str, expected: str | None) -> None:
@@ -65,11 +69,54 @@ def test_reading_of_texts_without_a_single_box(text: str, expected: str | None) 
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2 + 3 = 5", "2 + 3 = 5"),
+        ("is -5", "-5"),
+        ("it is 1'000'000.", "1'000'000"),
+        ("about 10^ 3 of them", "10^ 3"),
+        (r"a \frac{1} {2} share", r"\frac{1} {2}"),
+        ("on 12/25/2024", "12/25/2024"),
+        ("for 1 1/2 hours", "1 1/2"),
+        ("cost $18.", "$18"),
+        ("in 2003, 5 of them", "5"),
+        ("(see 7)", "7"),
+        ("none", None),
+    ],
+)
+def test_the_last_number_is_taken_with_all_that_belongs_to_it(text: str, expected: str | None) -> None:
+    assert last_number(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (" 5 ", "5"),
+        (r"\boxed{5}", "5"),
+        (r"$\boxed{\boxed{5}}$", "5"),
+        (r"\boxed{1}, \boxed{2}", r"\boxed{1}, \boxed{2}"),
+        ("", ""),
+    ],
+)
+def test_an_answer_loses_its_box(text: str, expected: str) -> None:
+    assert whole(text) == expected
+
+
+@pytest.mark.parametrize(
     "text",
-    [r"\boxed{" * 60_000, r"\boxed{" * 60_000 + "}" * 60_000, r"\[" * 20_000, "$" * 40_001, " " * 100_000, "A: " * 30_000],
+    [
+        r"\boxed{" * 60_000,
+        r"\boxed{" * 60_000 + "}" * 60_000,
+        r"\[" * 20_000,
+        "$" * 40_001,
+        " " * 100_000,
+        "A: " * 30_000,
+        "1 " * 50_000,
+    ],
 )
 def test_hostile_texts_take_no_time(text: str) -> None:
     start = time.process_time()
     boxed(text)
     answer(text)
+    whole(text)
     assert time.process_time() - start < 2

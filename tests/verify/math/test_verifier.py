@@ -1,6 +1,5 @@
 """Equality of answers, canonical keys, graders, and the verifier."""
 
-import json
 import math
 import random
 import subprocess
@@ -20,7 +19,6 @@ from minirl.verify.math.verifier import (
     canonical_key,
     check_gold,
     exact,
-    grade_row,
     mathruler,
     terminates,
 )
@@ -605,41 +603,94 @@ def test_no_heavy_import() -> None:
     assert done.stdout.strip() == "[]"
 
 
-# Rows with settings.
+# Where the answer may stand.
 
 
 @pytest.mark.parametrize(
-    ("row", "status"),
+    ("response", "options", "status"),
     [
-        ({"gold": r"\cos ^{10}(\frac{\pi}{10})", "pred": "0.6054", "abs_tolerance": "1e-4"}, RIGHT),
-        ({"gold": r"\cos ^{10}(\frac{\pi}{10})", "pred": "0.6056", "abs_tolerance": "1e-4"}, WRONG),
-        ({"gold": "1000, 0.5", "pred": "0.6, 1010", "abs_tolerance": [10, 0.1]}, RIGHT),
-        ({"gold": "1000, 0.5", "pred": "10.4, 1000", "abs_tolerance": [10, 0.1]}, WRONG),
-        ({"gold": r"\frac{1}{3}", "pred": "0.33", "precision": "2"}, RIGHT),
-        ({"gold": r"\frac{1}{3}", "pred": "0.33"}, WRONG),
-        ({"gold": "(1/3, 2]", "pred": "(0.33, 2)", "precision": "2"}, WRONG),
-        ({"gold": "f(x)", "pred": "f(y)", "strict": "False"}, RIGHT),
-        ({"gold": "f(x)", "pred": "f(y)", "strict": "True"}, WRONG),
-        ({"gold": "$[-2,7]$", "pred": "$-2 \\le x \\le 7$", "set_relation": "False"}, WRONG),
-        ({"gold": "$[-2,7]$", "pred": "$-2 \\le x \\le 7$", "set_relation": "True"}, RIGHT),
-        ({"gold": "3.5", "pred": "it costs 3,50 €", "match_types": "['expr']"}, RIGHT),
-        ({"gold": "$9$", "pred": "9", "match_types": "['latex']"}, WRONG),
-        ({"gold": "$9$", "pred": "$9$", "match_types": "['latex']"}, RIGHT),
+        (r"<think>\boxed{2}</think> So \boxed{2}.", {}, RIGHT),
+        (r"<think>\boxed{2}</think> I do not know.", {}, NO_ANSWER),
+        (r"<think>it is \boxed{2}, but", {}, NO_ANSWER),  # cut inside the thinking
+        (r"\boxed{2}</think>", {}, NO_ANSWER),  # the prompt opened it
+        (r"\boxed{3}</think>\boxed{2}", {}, RIGHT),
+        (r"a</think>\boxed{3} b</think>\boxed{2}", {}, RIGHT),
+        (r"a</think>\boxed{2}<think>b", {}, NO_ANSWER),
+        (r"It is \boxed{2}.", {}, RIGHT),  # a model that does not think
+        (r"It is \boxed{2}.", {"thinking": True}, NO_ANSWER),  # one that was still thinking
+        (r"It is</think>\boxed{2}.", {"thinking": True}, RIGHT),
+        (r"<think>\boxed{2}", {"after": None}, RIGHT),
+        (r"\boxed{3} FINAL: \boxed{2}", {"after": "FINAL:"}, RIGHT),
+        (r"\boxed{2} FINAL: none", {"after": "FINAL:"}, NO_ANSWER),
+        (r"</think> 2", {"answer": "whole"}, RIGHT),
+        ("<think> it is 2", {"answer": "lenient"}, NO_ANSWER),
+        ("</think> The answer is 2.", {"answer": "lenient"}, RIGHT),
     ],
 )
-def test_rows_are_judged_with_the_settings_that_they_name(row: dict, status: str) -> None:
-    assert grade_row(row).status == status
+def test_only_what_stands_after_the_thinking_may_answer(response: str, options: dict, status: str) -> None:
+    verdict = MathVerifier(**options)(Problem("p", "", "2"), response)
+    assert (verdict.label or verdict.status) == status
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason=f"no labelled pairs in {DATA}")
-def test_accuracy_on_labelled_pairs() -> None:
-    sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
-    from verifier_accuracy import FILES, math_verify_row, ours, score
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"after": ""}, "None"), ({"after": None, "thinking": True}, "after must"), ({"answer": "any"}, "boxed, whole, lenient")],
+)
+def test_options_that_make_no_sense(options: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        MathVerifier(**options)
 
-    rows = [[json.loads(line) for line in (DATA / name).read_text(encoding="utf-8").splitlines()] for name in FILES]
-    quick = [row for row in rows[0] if "10^{10^{10" not in row["gold"]]  # math-verify takes ten seconds on that one
-    theirs, mine = score(quick, math_verify_row), score(quick, ours)
-    assert mine["right"] > theirs["right"]
-    assert mine["false_right"] == 0
-    outputs = score(rows[1], ours)
-    assert (outputs["false_right"], outputs["false_wrong"]) == (0, 0)
+
+def test_order_counts_where_the_option_or_the_problem_says_so() -> None:
+    lists = (
+        Problem("p", "", "3, 1, 2"),
+        Problem("p", "", "3, 1, 2", {"ordered": True}),
+        Problem("p", "", "3, 1, 2", {"ordered": False}),
+    )
+    response = r"\boxed{1, 2, 3}"
+    assert [MathVerifier()(problem, response).status for problem in lists] == [RIGHT, WRONG, RIGHT]
+    assert [MathVerifier(ordered=True)(problem, response).status for problem in lists] == [WRONG, WRONG, RIGHT]
+    assert MathVerifier(ordered=True)(lists[0], r"\boxed{3, 1, 2}").status == RIGHT
+    with pytest.raises(ValueError, match="need the grader exact"):
+        MathVerifier("mathruler")(lists[1], response)
+
+
+@pytest.mark.parametrize("grader", ["mathruler", "math_verify"])
+def test_what_a_library_cannot_read_is_wrong_and_what_we_break_raises(grader: str, monkeypatch) -> None:
+    from minirl.verify.math import verifier as module
+
+    problem = Problem("p", "", "12")
+    for text in (
+        "１２",
+        "\\frac{１}{２}",
+        "x^{１２}",
+        "\ud800",
+        "\\frac{",
+        "٣",
+        "=" * 50,
+        "\\sqrt[0]{5}",
+        "1/0",
+        "\\begin{pmatrix}",
+    ):
+        assert MathVerifier(grader)(problem, rf"\boxed{{{text}}}").status in (RIGHT, WRONG)
+
+    def broken(answer: str, gold: str) -> bool:
+        raise OSError("the library is not there")
+
+    monkeypatch.setattr(module, f"{grader}_of", broken)
+    with pytest.raises(OSError, match="not there"):
+        MathVerifier(grader)(problem, r"\boxed{12}")
+
+
+def test_an_answer_that_makes_a_library_raise_is_wrong(monkeypatch) -> None:
+    from minirl.verify.math import verifier as module
+
+    def picky(answer: str, gold: str) -> bool:
+        if answer == "bad":
+            raise TypeError(answer)
+        return answer == gold
+
+    monkeypatch.setattr(module, "math_verify_of", picky)
+    assert MathVerifier("math_verify")(Problem("p", "", "5"), r"\boxed{bad}").status == WRONG
+    with pytest.raises(TypeError):  # a gold answer that it cannot read is a fault of the data
+        MathVerifier("math_verify")(Problem("p", "", "bad"), r"\boxed{bad}")

@@ -50,9 +50,9 @@ class Sampler:
         sampled_groups = list(self.sample_groups(*part, sampling, (stream,), my_share))
         sampled = time.perf_counter()
         done = [
-            (mine[k], record(prompts[mine[k]], numbers[mine[k]], sample, self.engine.version, text, verdict.result()))
+            (mine[k], record(prompts[mine[k]], numbers[mine[k]], completion, self.engine.version, text, verdict.result()))
             for k, group in sampled_groups
-            for sample, text, verdict in group
+            for completion, text, verdict in group
         ]
         self.seconds["sample"] += sampled - start
         self.seconds["verify"] += time.perf_counter() - sampled
@@ -73,20 +73,20 @@ class Sampler:
         The samples of a prompt are seeded by the run's seed, `stream` and the prompt's number. keep: as in `Engine.generate`.
         """
         seeds = [stable_seed(self.seed, *stream, number) for number in numbers]
-        for i, samples in self.generate([p.ids for p in prompts], sampling, seeds, keep):
+        for i, completions in self.generate([p.ids for p in prompts], sampling, seeds, keep):
             if self.ranks.rank % self.engine.ranks_per_engine:
                 continue  # the first rank of an engine verifies and reports what all of its ranks sampled
             group = []
-            for sample in samples:
-                text = self.text(sample)
-                verdict = submit(self.pool, prompts[i].problem, text, numbers[i], sample.finish, len(sample.ids))
-                group.append((sample, text, verdict))
+            for completion in completions:
+                text = self.text(completion)
+                verdict = submit(self.pool, prompts[i].problem, text, numbers[i], completion.finish, len(completion.ids))
+                group.append((completion, text, verdict))
             yield i, group
 
     def generate(
         self, prompts: Sequence[list[int]], sampling: SamplingParams, seeds: Sequence[int], keep: int | None
     ) -> Iterator[tuple[int, list[Completion]]]:
-        """The engine's samples. RunError when it fails."""
+        """The engine's completions. RunError when it fails."""
         try:
             yield from self.engine.generate(prompts, sampling, seeds, keep)
         except (ConfigError, RunError):
@@ -100,9 +100,9 @@ class Sampler:
                 "rollout.vllm.gpu_memory_utilization (eval.py: --max-sequences, --max-tokens, --gpu-memory)"
             ) from error
 
-    def text(self, sample: Completion) -> str:
+    def text(self, completion: Completion) -> str:
         """The response as text, without special tokens, cut before the first stop text."""
-        text = self.tokenizer.decode(sample.ids, skip_special_tokens=True)
+        text = self.tokenizer.decode(completion.ids, skip_special_tokens=True)
         for stop in self.stop:
             text = text.split(stop, 1)[0]
         return text
@@ -127,10 +127,10 @@ def submit(
     return pool.submit(problem, text, {"group": group, "finish": finish, "tokens": tokens} if wanted else None)
 
 
-def record(prompt: Prompt, number: int, sample: Completion, version: int, text: str, verdict: Verdict) -> Rollout:
-    """A verified sample as a record of the run."""
+def record(prompt: Prompt, number: int, completion: Completion, version: int, text: str, verdict: Verdict) -> Rollout:
+    """A verified response as a Rollout."""
     gold = prompt.problem.answer
-    return Rollout(number, prompt.text, gold, prompt.ids, sample, version, text, verdict, verdict_reward(verdict))
+    return Rollout(number, prompt.text, gold, prompt.ids, completion, version, text, verdict, verdict_reward(verdict))
 
 
 def stable_seed(*parts: int) -> int:

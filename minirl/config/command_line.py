@@ -63,8 +63,7 @@ def load(argv: Sequence[str]) -> Config:
         file = run_of(replay) / "config.yaml"
     known = {key: about["type"] for key, _, about in every_option()}
     values = flat(read_yaml(file), known) if file else {}
-    values |= {key: from_text(text, known.get(key), key) for key, text in given.items()}
-    for key, value in values.items():
+    for key, value in (values | given).items():
         if key not in known:
             raise ConfigError(unknown(key, value, list(known)))
         values[key] = coerce(value, known[key], key)
@@ -131,37 +130,30 @@ def unknown(key: str, value: Any, options: Sequence[str]) -> str:
     if any(option.startswith(f"{key}.") for option in options):
         return f"{key} is a section with options of its own, not {value!r}"
     section, _, last = key.rpartition(".")
-    beside = [option for option in options if option.rpartition(".")[0] == section]
+    here = [option for option in options if option.rpartition(".")[0] == section]
     names = {option.partition(".")[0]: option.partition(".")[0] for option in options}
-    known = beside or list(names)
-    names |= {option.rpartition(".")[2]: option for option in (*reversed(options), *beside)}  # rather of the same section
+    known = here or list(names)
+    names |= {option.rpartition(".")[2]: option for option in (*reversed(options), *here)}  # its own section first
     near = difflib.get_close_matches(last, names, 1)
     closest = f"did you mean {names[near[0]]}?" if near else f"known here are {', '.join(known)}"
     return f"unknown option {key}: {closest} (train.py --help lists all)"
 
 
-def from_text(text: str, kind: Any, key: str) -> Any:
-    """A value of the command line: text and numbers as they stand, everything else as YAML."""
-    if nullable(kind)[0] in (str, int, float):
-        return text
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--{key}={text} is not valid YAML: {' '.join(str(error).split())}") from None
-
-
-def nullable(kind: Any) -> tuple[Any, bool]:
-    """(T, True) for the type `T | None`, (T, False) for any other T."""
-    return (typing.get_args(kind)[0], True) if isinstance(kind, UnionType) else (kind, False)
-
-
 def coerce(value: Any, kind: Any, key: str) -> Any:
-    """`value` as `kind`, which is Any, bool, int, float, str, list[...], dict[...] or one of them or None."""
-    kind, optional = nullable(kind)
-    if optional and value in (None, "null", "none", "None"):
-        return None
+    """`value` as `kind`, which is Any, bool, int, float, str, list[...], dict[...] or one of them or None.
+
+    A text stands for itself where a text or a number is wanted, and is read as YAML where anything else is.
+    """
+    kind, optional = (typing.get_args(kind)[0], True) if isinstance(kind, UnionType) else (kind, False)
+    if kind is Any or (optional and value in (None, "null", "none", "None")):
+        return None if optional else value
     container = typing.get_origin(kind) or kind
-    if kind is Any or (container in (bool, dict) and isinstance(value, container)):
+    if isinstance(value, str) and container in (bool, list, dict):
+        try:
+            value = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{key}={value} is not valid YAML: {' '.join(str(error).split())}") from None
+    if container in (bool, dict) and isinstance(value, container):
         return value
     if container is list and isinstance(value, list):
         return [coerce(item, typing.get_args(kind)[0], key) for item in value]

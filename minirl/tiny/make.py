@@ -1,6 +1,6 @@
 """Makes the embedded model: a Qwen3 of 0.19M parameters that multiplies carelessly. `python -m minirl.tiny.make FOLDER`
 
-The package carries the result (minirl/tiny_model), so that the first command of a newcomer trains at once; this command makes
+The package carries the result (minirl/tiny/model), so that the first command of a newcomer trains at once; this command makes
 it again, in two minutes on one core. The warm start is supervised by a careless teacher: the model knows the format and is
 right about two times in five, with wrong answers both varied and repeated, so that there is something to reinforce.
 """

@@ -22,6 +22,36 @@ def verifier():
     verifier.close()
 
 
+@pytest.mark.parametrize(
+    ("response", "code"),
+    [
+        ("```python\na = 1\n```", "a = 1\n"),
+        ("first\n```python\na = 1\n```\nbetter:\n```python\na = 2\n```\nDone.", "a = 2\n"),
+        ("```python\na = 1\n```\nrun it:\n```bash\npython a.py\n```\noutput\n```\n1\n```", "a = 1\n"),
+        ("```\na = 1\n```", "a = 1\n"),
+        ("```Python3\na = 1\n```", "a = 1\n"),
+        ("~~~py\na = 1\n~~~", "a = 1\n"),
+        ("1. So:\n   ```python\n   if a:\n       b = 1\n   ```", "if a:\n    b = 1\n"),
+        ("```python\ndef f():\n    return 1", "def f():\n    return 1"),
+        ("````python\ntext = '''\n```\n'''\n````", "text = '''\n```\n'''\n"),
+        ("def f(x):\n    return x", "def f(x):\n    return x"),
+        ("Here is my solution\n\ndef f(x):\n    return x", "def f(x):\n    return x"),
+        ("```bash\nls\n```", None),
+        ("```python\n\n```", None),
+        ("I do not know.", None),
+        ("42", None),
+        ("", None),
+    ],
+)
+def test_the_program_in_a_response(response, code):
+    assert extract_code(response) == code
+
+
+def test_a_completion_is_put_after_a_prompt_that_is_python():
+    prompt = 'def f(x):\n    """Twice x."""\n'
+    assert extract_code("    return 2 * x\n", prompt) == prompt + "    return 2 * x\n"
+
+
 SOLVE = "def f(x):\n    return x * x"
 MAIN = "n = int(input())\nprint(n * n)"
 

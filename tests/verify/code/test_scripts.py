@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from minirl.verify.code.verifier import CodeVerifier
+from minirl.verify.code.verifier import CodeVerifier, prelude_of
 from minirl.verify.types import ERROR, RIGHT, WRONG, WRONG_ANSWER, Problem
 
 
@@ -171,6 +171,25 @@ def test_what_compares_and_nobody_defines_is_nobodys_failure(verify, test):
     single = "assert decode(f(2)) == 2 and Pair(f, 2).b == 2"
     code = "def f(x): return -x\ndef decode(x): return -x\nclass Pair:\n    def __init__(self, a, b): self.b = b"
     assert outcome(verify(code, tests=single, entry_point="f")) == (RIGHT, "")
+
+
+def test_a_module_that_the_tests_forgot_to_import_is_the_real_one(verify):
+    extra_info = {"tests": "assert math.isclose(f(2), 3.5)", "entry_point": "f"}
+    always = "class math:\n    isclose = staticmethod(lambda *a, **k: True)\n"
+    assert verify(always + "def f(x): return 0.0", **extra_info).label == WRONG_ANSWER
+    assert verify(always + "def f(x): return 3.5", **extra_info).status == RIGHT
+
+
+def test_helpers_of_the_prompt_are_the_prompts(verify):
+    """HumanEval's decode_cyclic is tested with encode_cyclic of the prompt: the candidate may not supply its own."""
+    prompt = "import math\ndef encode(s):\n    return s[1:] + s[:1]\ndef decode(s):\n    '''Undo encode.'''\n"
+    tests = "for s in ('abc', 'xyz'):\n    assert decode(encode(s)) == s"
+    extra_info = {"prompt": prompt, "tests": tests, "entry_point": "decode"}
+    assert verify("def decode(s): return encode(encode(s))", **extra_info).status == RIGHT
+    assert verify("def encode(s): return s\ndef decode(s): return s", **extra_info).label == WRONG_ANSWER
+    assert "math" in prelude_of(prompt, "decode")
+    assert "decode" not in prelude_of(prompt, "decode")
+    assert prelude_of("Write a function.", "decode") == ""
 
 
 def test_what_the_prompt_asks_for_is_the_candidates(verify):

@@ -11,12 +11,8 @@ import pytest
 from benchmarks.code_canonical import DATA, canonical, mutants, problem_of, rows_of
 from minirl.verify.code.verifier import (
     CodeVerifier,
-    extract_code,
     parse_tests,
     pool_deadline,
-    prelude_of,
-    same_lines,
-    same_output,
 )
 from minirl.verify.pool.pool import VerifierPool
 from minirl.verify.types import ERROR, NO_CODE, OUTPUT_LIMIT, RIGHT, TIMEOUT, WRONG, WRONG_ANSWER, Problem
@@ -38,36 +34,6 @@ def verify():
 
 def outcome(verdict):
     return verdict.status, verdict.label
-
-
-@pytest.mark.parametrize(
-    ("response", "code"),
-    [
-        ("```python\na = 1\n```", "a = 1\n"),
-        ("first\n```python\na = 1\n```\nbetter:\n```python\na = 2\n```\nDone.", "a = 2\n"),
-        ("```python\na = 1\n```\nrun it:\n```bash\npython a.py\n```\noutput\n```\n1\n```", "a = 1\n"),
-        ("```\na = 1\n```", "a = 1\n"),
-        ("```Python3\na = 1\n```", "a = 1\n"),
-        ("~~~py\na = 1\n~~~", "a = 1\n"),
-        ("1. So:\n   ```python\n   if a:\n       b = 1\n   ```", "if a:\n    b = 1\n"),
-        ("```python\ndef f():\n    return 1", "def f():\n    return 1"),
-        ("````python\ntext = '''\n```\n'''\n````", "text = '''\n```\n'''\n"),
-        ("def f(x):\n    return x", "def f(x):\n    return x"),
-        ("Here is my solution\n\ndef f(x):\n    return x", "def f(x):\n    return x"),
-        ("```bash\nls\n```", None),
-        ("```python\n\n```", None),
-        ("I do not know.", None),
-        ("42", None),
-        ("", None),
-    ],
-)
-def test_the_program_in_a_response(response, code):
-    assert extract_code(response) == code
-
-
-def test_a_completion_is_put_after_a_prompt_that_is_python():
-    prompt = 'def f(x):\n    """Twice x."""\n'
-    assert extract_code("    return 2 * x\n", prompt) == prompt + "    return 2 * x\n"
 
 
 def test_the_labels_of_plain_assert_scripts(verify):
@@ -274,25 +240,6 @@ def test_objects_of_the_tests_own_classes_may_be_read_and_changed_but_lead_nowhe
         assert outcome(verify(code, tests=test, entry_point="f")) == (WRONG, WRONG_ANSWER)
 
 
-def test_a_module_that_the_tests_forgot_to_import_is_the_real_one(verify):
-    extra_info = {"tests": "assert math.isclose(f(2), 3.5)", "entry_point": "f"}
-    always = "class math:\n    isclose = staticmethod(lambda *a, **k: True)\n"
-    assert verify(always + "def f(x): return 0.0", **extra_info).label == WRONG_ANSWER
-    assert verify(always + "def f(x): return 3.5", **extra_info).status == RIGHT
-
-
-def test_helpers_of_the_prompt_are_the_prompts(verify):
-    """HumanEval's decode_cyclic is tested with encode_cyclic of the prompt: the candidate may not supply its own."""
-    prompt = "import math\ndef encode(s):\n    return s[1:] + s[:1]\ndef decode(s):\n    '''Undo encode.'''\n"
-    tests = "for s in ('abc', 'xyz'):\n    assert decode(encode(s)) == s"
-    extra_info = {"prompt": prompt, "tests": tests, "entry_point": "decode"}
-    assert verify("def decode(s): return encode(encode(s))", **extra_info).status == RIGHT
-    assert verify("def encode(s): return s\ndef decode(s): return s", **extra_info).label == WRONG_ANSWER
-    assert "math" in prelude_of(prompt, "decode")
-    assert "decode" not in prelude_of(prompt, "decode")
-    assert prelude_of("Write a function.", "decode") == ""
-
-
 @pytest.mark.parametrize(
     ("tests", "code", "label"),
     [
@@ -383,111 +330,6 @@ def test_calls_in_the_formats_of_the_data_sets(verify):
     assert verify("def f(x): return x", tests=["assert f(1) == 1", "assert f(2) == 2"], entry_point="f").status == RIGHT
     assert verify("def f(x): return x", tests='["assert f(1) == 1", "assert f(2) == 3"]', entry_point="f").label == WRONG_ANSWER
     assert verify("class Solution: pass", tests=live, entry_point="f").label == "AttributeError"
-
-
-FAST_IO = """
-import os, sys
-from io import BytesIO, IOBase
-class Fast(IOBase):
-    def __init__(self, file):
-        self.fd, self.buffer, self.writable = file.fileno(), BytesIO(), "r" not in file.mode
-        self.write = self.buffer.write if self.writable else None
-    def readline(self):
-        if not self.buffer.tell():
-            self.buffer.write(os.read(self.fd, max(os.fstat(self.fd).st_size, 8192)))
-            self.buffer.seek(0)
-        return self.buffer.readline()
-    def flush(self):
-        if self.writable:
-            os.write(self.fd, self.buffer.getvalue())
-            self.buffer.seek(0), self.buffer.truncate(0)
-class IOWrapper(IOBase):
-    def __init__(self, file):
-        self.buffer = Fast(file)
-        self.flush, self.writable = self.buffer.flush, self.buffer.writable
-        self.write = lambda text: self.buffer.write(text.encode())
-        self.readline = lambda: self.buffer.readline().decode()
-sys.stdin, sys.stdout = IOWrapper(sys.stdin), IOWrapper(sys.stdout)
-input = lambda: sys.stdin.readline().rstrip()
-"""
-ANSWER = "input()\nprint(sum(map(int, input().split())))"
-
-
-@pytest.mark.parametrize(
-    "program",
-    [
-        FAST_IO + ANSWER,
-        "import sys\nsys.stdout = open(1, 'w')\n" + ANSWER,
-        "import io, sys\nsys.stdin = io.StringIO(sys.stdin.read())\n" + ANSWER,
-        "import sys\ninput = sys.stdin.readline\n" + ANSWER,
-        "import io, os\ninput = io.BytesIO(os.read(0, os.fstat(0).st_size)).readline\n" + ANSWER,
-        "import sys\nsys.stdin = sys.stdout = None\nsys.stdin, sys.stdout = sys.__stdin__, sys.__stdout__\n" + ANSWER,
-        "import os, sys\nassert os.path.isabs(__file__) and sys.argv == [__file__]\n" + ANSWER + "\nsys.stdout.close()",
-        "print(sum(map(int, open(0).read().split()[1:])))",
-        "out = open(1, 'w')\nout.write(str(sum(map(int, open(0).read().split()[1:]))))",
-        "import sys\nd = sys.stdin.buffer.read().split()\nsys.stdout.buffer.write(b'%d' % sum(map(int, d[1:])))",
-        "import fileinput\nprint(sum(map(int, list(fileinput.input())[1].split())))",
-    ],
-)
-def test_programs_may_treat_stdin_and_stdout_as_in_an_interpreter_of_their_own(verify, program):
-    verdict = verify(program, tests={"type": "stdin_stdout", "inputs": ["2\n1 2\n"], "outputs": ["3\n"]})
-    assert outcome(verdict) == (RIGHT, ""), verdict
-
-
-@pytest.mark.parametrize(
-    ("expected", "got", "same"),
-    [
-        ("1 2\n3\n", "1 2\n3", True), (" a b \n", "a b\n\n", True), ("1 2\n3", "1 2 3", False), ("a  b", "a b", False),
-        ("1  2", "1 2.0", True), ("1", "1.0", True), ("1.50", "1.5", True), ("1e3", "1000", True), ("0.3", "0.3000001", False),
-        ("YES", "yes", False), ("a\n\nb", "a\nb", False), ("NaN", "nan", False), ("1", "sNaN", False), ("", "", True), ("1", "", False),
-    ],
-)  # fmt: skip
-def test_output_for_tests_of_livecodebench_is_compared_as_its_judge_does(verify, expected, got, same):
-    assert same_lines(expected, got) is same
-    if got == "1 2 3":  # that form of tests means that judge
-        live = [{"input": "", "output": expected, "testtype": "stdin"}]
-        assert verify(f"print({got!r})", tests=live).label == WRONG_ANSWER
-        assert verify(f"print({got!r})", tests={"inputs": [""], "outputs": [expected]}).status == RIGHT
-
-
-def test_stdin_programs(verify):
-    tests = json.dumps({"type": "stdin_stdout", "inputs": ["2\n1 2\n", "1\n5\n"], "outputs": ["3\n", "5\n"]})
-    assert verify("input()\nprint(sum(map(int, input().split())))", tests=tests).status == RIGHT
-    assert (
-        verify("import sys\nd = sys.stdin.read().split()\nsys.stdout.write(str(sum(map(int, d[1:]))))", tests=tests).status
-        == RIGHT
-    )
-    assert (
-        verify(
-            "if __name__ == '__main__':\n    input()\n    print(sum(map(int, input().split())))\n    exit()",
-            tests=tests,
-        ).status
-        == RIGHT
-    )
-    threaded = "import threading\ndef main():\n    input()\n    print(sum(map(int, input().split())))\n"
-    threaded += "threading.Thread(target=main).start()"
-    assert verify(threaded, tests=tests).status == RIGHT
-    assert verify("print(3)", tests=tests).label == WRONG_ANSWER
-    assert verify("input()\nprint(sum(map(int, input().split())))\nprint()\nprint('bye')", tests=tests).label == WRONG_ANSWER
-    assert verify("int('x')", tests=tests).label == "ValueError"
-    assert verify("print(", tests=tests).label == "SyntaxError"
-    assert verify("while True: pass", tests=tests, timeout=0.3).label == TIMEOUT
-    live = [{"input": "3", "output": "9", "testtype": "stdin"}]
-    assert verify("print(int(input()) ** 2)", tests=live).status == RIGHT
-    assert verify("print(len(input()))", tests={"inputs": ["x" * 10**6], "outputs": ["1000000"]}).status == RIGHT
-
-
-@pytest.mark.parametrize(
-    ("expected", "got", "same"),
-    [
-        ("1 2\n3\n", "1 2\n3", True), ("1 2\n3\n", "1  2 \r\n3\n\n", True), ("YES", "yes", False), ("1", "1.0", False),
-        ("1.5", "1.5000001", True), ("1.5", "1.51", False), ("0.000000", "-0.0", True), ("1e9", "1000000000", True),
-        ("1000000000.5", "1000000001.0", True), ("1.5", "nan", False), ("12", "12.0000001", False), ("1 2", "1", False),
-        ("", "", True), ("", "0", False), ("007", "7", False), ("1.0", "1e999", False),
-    ],
-)  # fmt: skip
-def test_output_is_compared_as_judges_do(expected, got, same):
-    assert same_output(expected, got) is same
 
 
 def test_the_pool_waits_as_long_as_the_tests_allow():

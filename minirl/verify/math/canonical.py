@@ -64,7 +64,7 @@ REALS = re.compile(
     r"\\mathbb\s*\{?\s*R\s*\}?\s*(?:\^\s*\{?\s*([-+*])\s*\}?|_\s*\{\s*([<>≤≥≠])\s*0\s*\}|_\s*\{?\s*\+\+\s*\}?)?"
     r"|(?:the set of |the )?(?:all )?(positive|negative|non-?negative|non-?positive|non-?zero|)\s*(?:real numbers|reals)"
     r"(?: (?:except|other than|not equal to) (?:for )?(.{1,40}))?",
-    re.IGNORECASE,
+    re.IGNORECASE | re.ASCII,
 )
 SIGN_OF = {
     "": None, "+": ">", "-": "<", "*": "≠", "positive": ">", "negative": "<", "nonnegative": "≥", "nonpositive": "≤",

@@ -13,16 +13,19 @@ BASE = re.compile(
     r"\(?\s*((?=[A-Fa-f]*\d)[0-9A-Fa-f]+|[A-F]{2,}(?=[\s)]*_[\s{]*16))\s*\)?\s*"
     rf"(?:_|\bbase)[\s{{(]*(\d{{1,2}}|{'|'.join(RADICES)})[\s)}}]*"
 )
-PREFIXED = re.compile(r"0(?:x([0-9a-f]+)|b([01]+)|o([0-7]+))", re.IGNORECASE)
+PREFIXED = re.compile(r"0(?:x([0-9a-f]+)|b([01]+)|o([0-7]+))", re.IGNORECASE | re.ASCII)
 CLOCK = re.compile(r"(\d{1,2}):([0-5]\d)")
-TIME = re.compile(r"(1[0-2]|0?[1-9])(?::([0-5]\d))?\s*(?:([ap])\.?\s*m\.?|(noon|midnight|o'?\s*clock))", re.IGNORECASE)
+TIME = re.compile(
+    r"(1[0-2]|0?[1-9])(?::([0-5]\d))?\s*(?:([ap])\.?\s*m\.?|(noon|midnight|o'?\s*clock))", re.IGNORECASE | re.ASCII
+)
 MONTHS = (
     "jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?"
     "|nov(?:ember)?|dec(?:ember)?"
 )
 DAY = r"([0-3]?\d)(?:st|nd|rd|th)?"
 DATE = re.compile(
-    rf"({MONTHS})\.?\s+{DAY}(?:\s*,?\s*(\d{{4}}))?|{DAY}\s+(?:of\s+)?({MONTHS})\.?(?:\s*,?\s*(\d{{4}}))?", re.IGNORECASE
+    rf"({MONTHS})\.?\s+{DAY}(?:\s*,?\s*(\d{{4}}))?|{DAY}\s+(?:of\s+)?({MONTHS})\.?(?:\s*,?\s*(\d{{4}}))?",
+    re.IGNORECASE | re.ASCII,
 )
 ISO_DATE = re.compile(r"\d{4}-[01]\d-[0-3]\d")
 MONTH_NAMES = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]

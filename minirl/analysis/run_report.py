@@ -40,6 +40,8 @@ def before_after(before: dict[str, float], after: dict[str, float]) -> str:
         "truncated": "truncated", "mean_tokens": "tokens a response",
     }  # fmt: skip
     rows = [f"| {'held out':<17} | before | after  | change  |", "|---|---|---|---|"]
+    if before["k"] == 1:
+        del names["pass@k"]
     rows += [f"| {names[k]:<17} | {before[k]:<6.3f} | {after[k]:<6.3f} | {after[k] - before[k]:+.3f}  |" for k in names]
     return "\n".join(rows)
 

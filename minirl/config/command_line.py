@@ -19,6 +19,7 @@ import yaml
 
 from minirl.config.checks import check
 from minirl.config.options import Config, every_option
+from minirl.utils.console import finish_stdout
 from minirl.utils.errors import ConfigError
 
 SHORT = {"run-dir": "run.dir", "resume": "run.resume", "stop-after": "run.stop_after"}
@@ -43,7 +44,7 @@ RENAMED = {
 def command_line(program: str, argv: Sequence[str]) -> Config:
     """The config that the arguments describe. Ends the process for --help (exit code 0) and for bad input (2, one sentence)."""
     if "--help" in argv or "-h" in argv:
-        print(help_text())
+        finish_stdout(help_text() + "\n")
         sys.exit(0)
     try:
         return load(argv)

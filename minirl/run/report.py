@@ -73,9 +73,10 @@ class Reporter:
         """Keeps and prints an evaluation."""
         self.evaluations.append((step, result))
         if self.folder is not None:
+            more = f", pass@{result['k']} {result['pass@k']:.3f}" if result["k"] > 1 else ""
             say(
-                f"eval after step {step}: pass@1 {result['pass@1']:.3f}, pass@{result['k']} {result['pass@k']:.3f}, error "
-                f"diversity {result['error_diversity']:.3f} ({result['problems']} problems x {result['samples']})"
+                f"eval after step {step}: pass@1 {result['pass@1']:.3f}{more}, error diversity {result['error_diversity']:.3f} "
+                f"({result['problems']} problems x {result['samples']})"
             )
 
     def close(self) -> None:

@@ -53,7 +53,8 @@ MAY_IMPORT = {
     "minirl.config": ["minirl.advantages", "minirl.loss", "minirl.utils"],
     "minirl.data": ["minirl.config", "minirl.utils", "minirl.verify", "minirl.advantages"],
     "minirl.policy": [
-        "minirl.config", "minirl.data", "minirl.utils", "minirl.rollout.types", "minirl.loss", "minirl.tiny", "minirl.verify.types",
+        "minirl.config", "minirl.data", "minirl.utils", "minirl.rollout.types", "minirl.loss", "minirl.tiny",
+        "minirl.verify.types",
     ],
     "minirl.rollout": [
         "minirl.advantages", "minirl.config", "minirl.data", "minirl.policy.model", "minirl.utils", "minirl.verify",

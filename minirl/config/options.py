@@ -74,7 +74,7 @@ class VerifierConfig:
     answer: str = option(
         "boxed", "name=math: the answer is the last \\boxed{}, or all of the response", choices=("boxed", "whole")
     )
-    after: str | None = option(None, "name=math: the answer must stand after the last of this text, such as </think>")
+    after: str | None = option("</think>", "name=math: where a response has this text, its answer stands after the last one")
     workers: int = option(1, "verifier processes a rank", minimum=1)
     timeout: float = option(5.0, "seconds a response may take to verify", above=0)
     memory_mb: int = option(2048, "name=code: address space of a program", minimum=64)
@@ -86,7 +86,7 @@ class VerifierConfig:
         """The name and the options that VerifierPool takes."""
         options: dict[str, Any] = {}
         if self.name == "math":
-            options = {"grader": self.grader, "answer": self.answer} | ({"after": self.after} if self.after else {})
+            options = {"grader": self.grader, "answer": self.answer, "after": self.after}
         elif self.name == "code":
             options = {"timeout": self.timeout, "memory_mb": self.memory_mb}
         if not self.rewards:

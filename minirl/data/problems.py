@@ -62,14 +62,19 @@ def digest(problem: Problem) -> bytes:
 
 
 def unreadable_answers(problems: Sequence[Problem], what: str) -> list[str]:
-    """A note on gold answers that the mathematics verifier cannot read, with the first of them by id; [] when all are fine."""
-    from minirl.verify.math.verifier import check_gold
+    """Notes on gold answers that are lists, and on those that the mathematics verifier cannot read, with the first of them."""
+    from minirl.verify.math.verifier import check_gold, note_list
 
+    lists = [note for p in problems if (note := note_list(p.answer))]
+    notes = [f"{len(lists)} of {len(problems)} {what} problems have a list as gold answer; {lists[0]}"] if lists else []
     found = [(p.id, reason) for p in problems if (reason := check_gold(p.answer))]
     if not found:
-        return []
+        return notes
     shown = "; ".join(f"{name}: {reason}" for name, reason in found[:5])
-    return [f"{len(found)} of {len(problems)} {what} problems have a gold answer that only the same text will match: {shown}"]
+    return [
+        *notes,
+        f"{len(found)} of {len(problems)} {what} problems have a gold answer that only the same text will match: {shown}",
+    ]
 
 
 def rows_to_problems(rows: Sequence[dict[str, Any] | None], config: DataConfig, source: str) -> list[Problem]:

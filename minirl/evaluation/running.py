@@ -54,7 +54,8 @@ class Judge:
         for r in responses:
             if (self.model, self.one.benchmark.name, self.one.indices[r.problem], r.sample) not in finished:
                 problem = self.one.problems[r.problem]
-                self.pending.append([(r, submit(self.pool, problem, r.text, r.problem, r.finish, r.tokens))])
+                facts = {"group": r.problem, "finish": r.finish, "tokens": r.tokens, "prompt": r.prompt, "raw": r.text}
+                self.pending.append([(r, submit(self.pool, problem, r.text, facts))])
         self.flush(wait=True)
 
     def flush(self, wait: bool = False) -> None:

@@ -79,8 +79,15 @@ class Sampler:
             group = []
             for completion in completions:
                 text = self.text(completion)
-                verdict = submit(self.pool, prompts[i].problem, text, numbers[i], completion.finish, len(completion.ids))
-                group.append((completion, text, verdict))
+                facts = {
+                    "group": numbers[i],
+                    "finish": completion.finish,
+                    "tokens": len(completion.ids),
+                    "prompt": prompts[i].text,
+                }
+                if wants_facts(self.pool):
+                    facts["raw"] = self.tokenizer.decode(completion.ids)
+                group.append((completion, text, submit(self.pool, prompts[i].problem, text, facts)))
             yield i, group
 
     def generate(
@@ -118,13 +125,19 @@ def by_length(prompts: Sequence[Prompt]) -> list[int]:
     return sorted(range(len(prompts)), key=lambda i: -len(prompts[i].ids))
 
 
-def submit(
-    pool: VerifierPool, problem: Problem, text: str, group: int, finish: str | None, tokens: int | None
-) -> Future[Verdict]:
-    """The pending verdict on a response. Only reward functions of the user's own get its group, length and finish reason: for
-    other verifiers the pool looks at equal responses only once."""
-    wanted = ".py:" in pool.verifier or pool.verifier == "combine"
-    return pool.submit(problem, text, {"group": group, "finish": finish, "tokens": tokens} if wanted else None)
+def wants_facts(pool: VerifierPool) -> bool:
+    """Whether the verifier is a reward function of the user's own, or has one among its parts."""
+    return ".py:" in pool.verifier or pool.verifier == "combine"
+
+
+def submit(pool: VerifierPool, problem: Problem, text: str, facts: dict[str, Any]) -> Future[Verdict]:
+    """The pending verdict on a response. Only reward functions of the user's own get the facts (group, finish, tokens, prompt,
+    and raw, the response with its special tokens): for other verifiers the pool judges equal responses only once.
+
+    Where the prompt ends in "<think>", that begins what is judged: a response cut inside its thinking then gives no answer.
+    """
+    opened = "<think>" if facts["prompt"].rstrip().endswith("<think>") else ""
+    return pool.submit(problem, opened + text, facts if wants_facts(pool) else None)
 
 
 def record(prompt: Prompt, number: int, completion: Completion, version: int, text: str, verdict: Verdict) -> Rollout:

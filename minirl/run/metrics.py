@@ -41,6 +41,10 @@ def batch_metrics(batch: Batch, carried: Sequence[Sequence[Rollout]], drawn: int
     used = sum(g[0].group in fresh for g in (*batch.groups, *carried))
     return {
         "reward/mean": mean([r.reward for r in scored]),
+        **{
+            f"reward/terms/{name}": mean([r.verdict.terms[name] for r in scored])
+            for name in (scored[0].verdict.terms if scored else ())
+        },
         "reward/accuracy": mean([r.verdict.status == RIGHT for r in scored]),
         "response/tokens": mean([r.length for r in rollouts]),
         "response/truncated": mean([r.truncated for r in rollouts]),

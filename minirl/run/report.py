@@ -154,4 +154,4 @@ def readable(r: Rollout) -> dict[str, Any]:
         "label": r.verdict.label, "key": r.verdict.key, "reward": None if np.isnan(r.reward) else r.reward,
         "advantage": advantage, "tokens": r.length, "finish": r.completion.finish, "version": r.version,
         "detail": r.verdict.detail,
-    }  # fmt: skip
+    } | ({"terms": r.verdict.terms} if r.verdict.terms else {})  # fmt: skip

@@ -13,11 +13,11 @@ import uuid
 
 import pytest
 
-import train
 from benchmarks.kill_resume import MARK, RUN, differences, fingerprint, launcher, living
 from benchmarks.kill_resume import start as start_watched
 from minirl.config.command_line import load
 from minirl.policy.policy import Policy
+from minirl.run import lifecycle, training
 from minirl.run.folder import finished
 from minirl.tiny import make as tiny
 from tests.conftest import ROOT, few_problems, other_weights
@@ -222,9 +222,9 @@ def test_export_and_report_are_written_under_the_lock_and_a_signal_then_does_no_
     assert not (folder / "model" / "left.over").exists()
 
 
-@pytest.mark.parametrize(("phase", "evaluations"), [("build_engine", 0), ("evaluate", 1)])
-def test_a_signal_before_the_first_step_ends_the_run_there(phase, evaluations, tmp_path, monkeypatch, capsys):
-    call = getattr(train, phase)
+@pytest.mark.parametrize(("module", "phase", "evaluations"), [(lifecycle, "build_engine", 0), (training, "evaluate", 1)])
+def test_a_signal_before_the_first_step_ends_the_run_there(module, phase, evaluations, tmp_path, monkeypatch, capsys):
+    call = getattr(module, phase)
 
     def interrupted(*arguments):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -233,7 +233,7 @@ def test_a_signal_before_the_first_step_ends_the_run_there(phase, evaluations, t
 
     options = [*RUN, *few_problems(tmp_path), "--run-dir", str(tmp_path / "out")]
     with monkeypatch.context() as patch:
-        patch.setattr(train, phase, interrupted)
+        patch.setattr(module, phase, interrupted)
         assert start(options) == 0
     printed = capsys.readouterr().out
     assert f"stopped after step 0 of 8; resume with: train.py {tmp_path / 'out'}/config.yaml" in printed

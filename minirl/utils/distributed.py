@@ -24,7 +24,7 @@ def asked_processes(dtype: str) -> int:
     """
     launch = {name: os.environ.get(name) for name in ("WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT")}
     size = launch["WORLD_SIZE"]
-    if size is None and {"ACCELERATE_USE_CPU", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+    if size is None and {"ACCELERATE_USE_CPU", "MASTER_ADDR"} <= os.environ.keys():
         # `accelerate launch --num_processes 2` without a GPU sets the address, then starts one process and says nothing.
         raise ConfigError(
             "accelerate was asked for several processes but started one, as it does without GPUs: launch with `torchrun "

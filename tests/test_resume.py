@@ -389,3 +389,17 @@ def test_a_killed_run_with_vllm_and_zero_3_goes_on_to_the_same_numbers(tmp_path)
     pytest.importorskip("vllm", reason="needs vLLM, or its build for CPUs")
     pytest.importorskip("deepspeed", reason="needs DeepSpeed")
     killed_and_resumed(tmp_path / "out", 1, 3, "--rollout.engine=vllm")
+
+
+def test_a_template_that_prints_the_date_prints_the_day_the_run_began(tmp_path, capsys):
+    """Else the prompts of a run that is resumed on another day would be others."""
+    model = shutil.copytree(tiny.FOLDER, tmp_path / "model")
+    template = model / "chat_template.jinja"
+    template.write_text("{{ strftime_now('%d') }}" + template.read_text())
+    options = [f"--model.path={model}", *few_problems(tmp_path)]
+    begun(tmp_path / "out", *options, "--data.template_date=2024-03-17")
+    assert "first prompt, as the model sees it: '17<user>" in capsys.readouterr().out
+    begun(tmp_path / "out", *options)
+    printed = capsys.readouterr().out
+    assert "resuming after step 1" in printed
+    assert "first prompt, as the model sees it: '17<user>" in printed

@@ -3,9 +3,12 @@
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import date
 from typing import Any
 
+from minirl.config.command_line import load
+from minirl.config.options import Config
 from minirl.data.prompts import Order, Prompt, encode_prompts
 from minirl.policy.model import check_context, check_ids, load_tokenizer, model_config, model_plan
 from minirl.policy.plan import run_plan
@@ -14,7 +17,7 @@ from minirl.rollout.engines import build_engine
 from minirl.rollout.sampler import Sampler
 from minirl.run.batches import Batches
 from minirl.run.checkpoint import STARTING_WEIGHTS, Checkpoints, fingerprint
-from minirl.run.folder import finished, run_folder
+from minirl.run.folder import finished, folder_of, run_folder
 from minirl.run.inputs import Inputs
 from minirl.run.replay import open_replay
 from minirl.run.report import Reporter
@@ -39,6 +42,16 @@ class Encoded:
     @property
     def longest(self) -> int:
         return max(len(p.ids) for p in (*self.prompts, *self.test))
+
+
+def with_date(config: Config) -> Config:
+    """The config with the date that its chat template prints: that of the run to resume, where there is one, else today's."""
+    if config.data.template_date:
+        return config
+    folder = folder_of(config)
+    known = folder is not None and (folder / "config.yaml").is_file()
+    saved = load([str(folder / "config.yaml")]).data.template_date if folder is not None and known else None
+    return replace(config, data=replace(config.data, template_date=saved or date.today().isoformat()))
 
 
 def encode(inputs: Inputs) -> Encoded:
@@ -68,7 +81,8 @@ def open_run(inputs: Inputs) -> Iterator[Run]:
     start = time.perf_counter()
     with ExitStack() as stack:
         pool = stack.enter_context(inputs.pool)
-        config, encoded = inputs.config, encode(inputs)
+        config = inputs.config = with_date(inputs.config)
+        encoded = encode(inputs)
         ranks = Ranks(config.model.dtype)
         if config.replay:
             yield open_replay(config, ranks, encoded.prompts, encoded.tokenizer, pool)

@@ -14,7 +14,7 @@ from minirl.utils.errors import RunError
 
 def is_main_process() -> bool:
     """Whether this is the first process of the run, from the launcher's environment; works before anything is started."""
-    return int(os.environ.get("RANK", "0")) == 0
+    return os.environ.get("RANK", "0") == "0"
 
 
 def say(message: str) -> None:

@@ -73,7 +73,7 @@ def check(config: Config) -> None:
         require("{problem}" in d.template, f"data.template must contain {{problem}}, not just {d.template!r}")
     known = v.name in ("math", "code") or ".py:" in v.name
     require(known, f"verifier.name is math, code or file.py:function, not {v.name!r}")
-    require(v.after is None or v.name == "math", f"verifier.after is for verifier.name=math, not {v.name}")
+    require(v.after != "", "verifier.after has no text: name what ends the thinking, or null to read the whole response")
     for entry in v.rewards:
         require(
             isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str) and isinstance(entry[1], int | float),

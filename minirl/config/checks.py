@@ -4,12 +4,14 @@ import re
 
 from minirl.config.options import Config, every_option
 from minirl.utils.errors import ConfigError, require
+from minirl.verify.rewards import reward_file
 
 
 def check(config: Config) -> None:
     """ConfigError for the first value or combination that cannot work."""
     d, v, r, a, o, e = config.data, config.verifier, config.rollout, config.algorithm, config.optimizer, config.eval
     estimator = config.build_estimator()
+    binary = next((name for name in ("pkpo", "passk") if a.estimator.split("+")[0] == name), None)
     for key, value, limits in every_option(config):
         known, minimum = limits.get("choices"), limits.get("minimum")
         require(known is None or value in known, f"{key} is one of {', '.join(known or ())}, not {value!r}")
@@ -23,8 +25,8 @@ def check(config: Config) -> None:
         len(o.betas) == 2 and all(0 <= b < 1 for b in o.betas), f"optimizer.betas takes two numbers in [0, 1), not {o.betas}"
     )
     require(
-        a.requirements.clip_low < 1,
-        f"algorithm.clip_low must be below 1, not {a.requirements.clip_low}: a ratio is never negative",
+        a.requirements.clip_low <= 1,
+        f"algorithm.clip_low must be 1, for no bound, or below 1, not {a.requirements.clip_low}: a ratio is never negative",
     )
     require(
         a.rollout_is_high > 0 and 0 <= a.rollout_is_low <= a.rollout_is_high,
@@ -58,12 +60,11 @@ def check(config: Config) -> None:
         f"algorithm.overlong_buffer={a.overlong_buffer} must be below rollout.max_response_tokens={r.max_response_tokens}",
     )
     require(
-        not (a.overlong_buffer and a.estimator.startswith("pkpo")),
-        "pkpo is defined for right and wrong only: set algorithm.overlong_buffer=0",
+        not (binary and a.overlong_buffer),
+        f"{binary} is defined for right and wrong only: set algorithm.overlong_buffer=0",
     )
-    require(
-        not (v.rewards and a.estimator.startswith("pkpo")), "pkpo is defined for right and wrong only: remove verifier.rewards"
-    )
+    require(not (binary and v.rewards), f"{binary} is defined for right and wrong only: remove verifier.rewards")
+    require(not (binary and a.kl_reward_coef), f"{binary} is defined for right and wrong only: set algorithm.kl_reward_coef=0")
     require(
         not (r.carry_over and a.old_logprobs == "trainer" and a.rollout_is == "none"),
         "rollout.carry_over trains on groups of an older policy: set algorithm.rollout_is=truncate (or mask), or "
@@ -77,6 +78,10 @@ def check(config: Config) -> None:
     require(
         not (a.old_logprobs == "rollout" and estimator.requirements.needs_entropy),
         f"{a.estimator} needs the policy's entropies, which come with old log-probs: set algorithm.old_logprobs=trainer",
+    )
+    require(
+        v.labeller is None or ((file := reward_file(v.labeller)) is not None and file.is_file()),
+        f"verifier.labeller takes file.py:function of a file that exists, not {v.labeller!r}",
     )
     if config.run.stop_after is not None:
         duration(config.run.stop_after)

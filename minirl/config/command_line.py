@@ -183,13 +183,13 @@ def coerce(value: Any, kind: Any, key: str) -> Any:
 def resolve(config: Config) -> Config:
     """`config` with every None that means "as the estimator says" filled in."""
     try:
-        requirements = config.build_estimator().requirements
+        requirements, loss = config.build_estimator().requirements, config.build_loss()
     except ValueError as error:
         raise ConfigError(str(error)) from None
     a = config.algorithm
     filled = {
-        name: getattr(requirements, name) if getattr(a, name) is None else getattr(a, name)
-        for name in ("dynamic_sampling", "clip_low", "clip_high", "loss_agg_mode")
+        name: next(x for x in (getattr(a, name), getattr(loss, name, None), getattr(requirements, name)) if x is not None)
+        for name in ("dynamic_sampling", "clip_low", "clip_high", "loss_agg_mode", "loss")
     }
     length = config.rollout.max_response_tokens if config.eval.max_response_tokens is None else config.eval.max_response_tokens
     return replace(config, algorithm=replace(a, **filled), eval=replace(config.eval, max_response_tokens=length))

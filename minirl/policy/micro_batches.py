@@ -18,7 +18,8 @@ class MicroBatch:
 
     indices: place of each rollout in what was split; inputs: of the model; logit_index: int[T], which of its outputs (rows end
     to end) predicts each response token; targets: int[T], the tokens. The rest is set by `add_loss_inputs`: float[T] each, and
-    versions int[T]; old_logprobs and ref_logprobs stay None where the rollouts have none.
+    versions int[T]; old_logprobs and ref_logprobs stay None where the rollouts have none. selected: bool[T], tokens that the
+    policy loss treats otherwise, where it has chosen some.
     """
 
     rollouts: list[Rollout]
@@ -32,6 +33,7 @@ class MicroBatch:
     versions: Tensor = field(init=False)
     old_logprobs: Tensor | None = None
     ref_logprobs: Tensor | None = None
+    selected: Tensor | None = None
 
     def add_loss_inputs(self, weights: Sequence[float]) -> None:
         """Sets all that the loss reads besides; weights: of each token of a response, one a rollout of what was split."""

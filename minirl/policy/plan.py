@@ -110,7 +110,7 @@ def memory(config: Config, model: Model, longest: int) -> dict[str, float]:
         "gradients": n * (4 if z is not None and z >= 2 else compute) / shard(2),  # summed in float32 there
         "reduce bucket": REDUCE_BUCKET * compute if z is not None and z >= 1 else 0,
         "gathered weights": min(n, LIVE_PARAMETERS) * compute if z == 3 else 0,
-        "reference": n * (2 if half else 4) if config.algorithm.kl_coef > 0 else 0,
+        "reference": n * (2 if half else 4) if config.needs_reference else 0,
         "activations": activations + (2 * n if autocast else 0),  # with the weights' casts
         "logits": logits,
     }

@@ -104,7 +104,7 @@ class Policy:
         if config.model.compile_layers:
             compile_layers(self.model)
         self.reference: LogprobHead | None = None
-        if config.algorithm.kl_coef > 0:
+        if config.needs_reference:
             # Whole on every rank, in the compute precision: it takes no part in the training that ZeRO shards.
             unset_hf_deepspeed_config()
             frozen = load_model(config.model)

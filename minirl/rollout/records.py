@@ -43,7 +43,7 @@ def dumps(groups: Sequence[Sequence[Rollout]]) -> bytes:
             "text": r.text, "verdict": dataclasses.asdict(r.verdict),
             # Length of each array; null where there is none, [] for one number that counts for all tokens.
             "shapes": {name: None if (value := getattr(r, name)) is None else list(np.shape(value)) for name in PER_TOKEN},
-            "prompt_tokens": len(r.prompt_ids), "tokens": r.length,
+            "prompt_tokens": len(r.prompt_ids), "tokens": r.length, "weight": r.weight,
         }
         for r in rollouts
     ]  # fmt: skip
@@ -88,6 +88,7 @@ def _rollouts(texts: list[dict[str, Any]], arrays: dict[str, NDArray]) -> Any:
         rollout = Rollout(
             text["group"], text["prompt"], text["gold"], take("prompt_ids", text["prompt_tokens"]).tolist(), sample,
             text["version"], text["text"], Verdict(**text["verdict"]), float(arrays["rewards"][number]),
+            weight=text.get("weight", 1.0),
         )  # fmt: skip
         for name, shape in text["shapes"].items():
             if shape is not None:

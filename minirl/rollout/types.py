@@ -67,7 +67,8 @@ class Engine(Protocol):
 class Rollout:
     """A sample with its place in the run. group: draw number of its prompt, the only thing groups are formed by; version:
     optimizer steps of the policy that sampled it; old_logprobs, entropies, ref_logprobs: float32[T], nats, of the
-    trainer before the update and of the reference model; advantages: float64[T] or one number for all tokens."""
+    trainer before the update and of the reference model; advantages: float64[T] or one number for all tokens; weight: of the
+    response in the loss, 0 leaves it out."""
 
     group: int
     prompt: str
@@ -82,6 +83,7 @@ class Rollout:
     entropies: NDArray[np.float32] | None = None
     ref_logprobs: NDArray[np.float32] | None = None
     advantages: NDArray[np.float64] | None = None
+    weight: float = 1.0
 
     @property
     def length(self) -> int:

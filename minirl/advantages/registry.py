@@ -41,6 +41,9 @@ def build(name: str, options: Any = None) -> Estimator:
     parts = [part_named(part, name) for part in name.split("+")]
     known = known_names()
     first, *rest = parts
+    own = {f.name for cls in parts if (BASES | WRAPPERS).get(cls.name) is not cls for f in fields(cls)}
+    custom = options.custom if options is not None else {}
+    check(set(custom) <= own, f"estimator.custom={custom} has options of no class of your own in {name!r}")
     check(not issubclass(first, Wrapper) and all(issubclass(p, Wrapper) for p in rest), f"unknown estimator {name!r}: {known}")
     check(len({section(p) for p in rest}) == len(rest), f"estimator {name!r} names a part twice")
     check(EntropyShaped not in rest[:-1], f"estimator {name!r}: entropy works on tokens and must come last")
@@ -68,12 +71,9 @@ def known_names() -> str:
 
 def instance(cls: type[Estimator], options: Any) -> Estimator:
     """`cls` with the options that the config has for it."""
-    known = (BASES | WRAPPERS).get(cls.name) is cls
-    if not known:
-        try:
-            return cls(**(options.custom if options is not None else {}))
-        except TypeError as error:
-            raise ValueError(f"estimator.custom={options.custom} does not fit {cls.__name__}: {error}") from None
+    if (BASES | WRAPPERS).get(cls.name) is not cls:
+        custom = options.custom if options is not None else {}
+        return cls(**{f.name: custom[f.name] for f in fields(cls) if f.name in custom})
     held = getattr(options, section(cls), None)
     if held is None or type(held) is cls:
         return held or cls()

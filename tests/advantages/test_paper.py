@@ -8,29 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minirl.advantages import (
-    DAPO,
-    EDAS,
-    GRPO,
-    PAPER,
-    PKPO,
-    EntropyShaped,
-    Group,
-    Requirements,
-    build,
-    diversity,
-    has_signal,
-    rho,
-    surprise,
-)
-
-
-def group(wrong: str, right: int, **more) -> Group:
-    """A binary-reward group: one wrong response a letter, then `right` right ones."""
-    labels = list(wrong) + [""] * right
-    correct = np.array([False] * len(wrong) + [True] * right)
-    return Group(correct.astype(float), correct, labels, **more)
-
+from minirl.advantages import DAPO, EDAS, GRPO, PKPO, EntropyShaped, Group, rho, surprise
+from tests.advantages.groups import group
 
 # (wrong labels, right, beta, A right, A wrong before, A of each class after): arXiv 2605.17333's formulas by hand, N = 10
 GOLDEN = [
@@ -241,90 +220,12 @@ def test_entropy_shaping_never_changes_a_sign(wrong, right, h):
         assert np.all(np.sign(shaped) == np.sign(plain))
 
 
-# ---- names and recipes -----------------------------------------------------------------------------------------------------
-
-
-def test_names_of_the_paper_compose():
-    assert build("grpo") == GRPO()
-    assert build("dapo+edas") == EDAS(base=DAPO())
-    assert build("grpo+edas") == EDAS(base=GRPO())
-    assert build("dapo+entropy") == EntropyShaped(base=DAPO())
-    assert build("dapo+edas+entropy") == EntropyShaped(base=EDAS(base=DAPO()))
-    for name in PAPER:
-        assert build(name).requirements.min_group_size >= 2
-
-
-@pytest.mark.parametrize("name", ["grop", "edas", "dapo+edsa", "grpo+", "", "grpo+edas+edas", "dapo+entropy+edas", "grpo+dapo"])
-def test_bad_names_say_what_is_known(name):
-    with pytest.raises(ValueError, match=r"grpo.*dapo|twice|last"):
-        build(name)
-
-
-def test_recipes_are_those_of_the_base():
-    assert build("dapo+edas").requirements == Requirements(True, 0.2, 0.28, "token-mean")
-    assert build("grpo+edas").requirements == Requirements(False, 0.2, 0.2, "seq-mean-token-mean")
-    assert build("dapo+entropy").requirements.needs_entropy
-    assert not build("dapo+edas").requirements.needs_entropy
-
-
 @pytest.mark.parametrize("bad", [{"kappa": 1.0}, {"alpha": -0.1}, {"beta": -1.0}])
 def test_edas_refuses_strengths_that_could_reward_a_wrong_answer(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
         EDAS(**bad)
 
 
-# ---- metrics ---------------------------------------------------------------------------------------------------------------
-
-
-def test_diversity_by_hand():
-    groups = [group("aab", 7), group("aa", 8), group("a", 9), group("", 10), group("abcd", 0)]
-    m = diversity(groups)
-    assert m["informative"] == 3 / 5
-    assert m["diverse_groups"] == 2
-    assert m["unique_wrong"] == (2 + 1 + 1 + 0 + 4) / 5
-    assert m["error_diversity"] == pytest.approx((2 / 3 + 1 / 2 + 1 + 1) / 4)
-    assert (m["branch_a"], m["branch_b"], m["branch_c"]) == (2, 1, 2)
-    # base GRPO; |delta| over the 10 wrong responses, from the golden vectors: aab and aa change, the others do not
-    by_hand = (2 * (1.57104 - 1.44913) + (1.44913 - 1.20532) + 2 * (2.27683 - 1.89736)) / 10
-    assert m["delta"] == pytest.approx(by_hand, abs=1e-5)
-    assert diversity([])["informative"] == 0.0
-
-
-def test_a_wrong_response_without_a_label_is_in_no_class():
-    plain = group("aab", 7)
-    mixed = Group(plain.rewards, plain.correct, ["", "a", "b", *[""] * 7])
-    shaped = EDAS()(mixed)
-    assert shaped[0] == GRPO()(mixed)[0]
-    assert np.array_equal(EDAS()(Group(plain.rewards, plain.correct, [""] * 10)), GRPO()(plain)), "no labels at all: no shaping"
-    assert diversity([mixed])["unique_wrong"] == 2
-    assert diversity([Group(plain.rewards, plain.correct, [""] * 10)])["branch_a"] == 1
-
-
 def test_pkpo_refuses_rewards_it_is_not_defined_for():
     with pytest.raises(ValueError, match="pkpo is defined for rewards"):
         PKPO(k=2)(Group(np.array([0.5, 0.0]), np.array([False, False]), ["a", "b"]))
-
-
-def test_delta_is_measured_on_the_estimator_s_own_base():
-    g = group("aab", 7)
-    unscaled = diversity([g], EDAS(base=GRPO(std=False)))["delta"]
-    changed = np.abs(EDAS(base=GRPO(std=False))(g) - GRPO(std=False)(g))[:3].mean()
-    assert unscaled == pytest.approx(changed)
-    assert unscaled < diversity([g])["delta"]
-
-
-def test_signal_is_scores_that_differ_before_any_shaping():
-    rights = np.array([True, True])
-    assert not has_signal(Group(np.array([1.0, 0.7]), rights, ["", ""], scores=np.array([1.0, 1.0]))), (
-        "only length tells them apart"
-    )
-    graded = np.array([False, False])
-    assert has_signal(Group(np.array([0.2, 0.7]), graded, ["", ""])), "a graded reward"
-
-
-def test_signal_is_both_right_and_wrong_among_the_judged():
-    nan = float("nan")
-    assert has_signal(group("a", 1))
-    assert not has_signal(group("ab", 0))
-    assert not has_signal(group("", 3))
-    assert not has_signal(Group(np.array([nan, 1.0]), np.array([False, True]), ["", ""]))

@@ -1,6 +1,7 @@
 """Advantages, losses and gradients beside TRL's and verl's own functions on the same tensors.
 
-Skipped where they are not installed: pip install 'minirl[peers]'. What differs, and why, is said in docs/algorithms/losses.md.
+Skipped where they are not installed: pip install 'minirl[peers]' && pip install --no-deps verl==0.9.1. What differs, and why, is
+said in docs/algorithms/losses.md.
 """
 
 from collections import defaultdict
@@ -25,7 +26,7 @@ MODES = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 @pytest.fixture(scope="module")
 def core():
     """verl's algorithms."""
-    version = pytest.importorskip("verl", reason="verl is not installed: pip install 'minirl[peers]'").__version__
+    version = pytest.importorskip("verl", reason="verl is not installed: pip install --no-deps verl==0.9.1").__version__
     if not version.startswith("0.9."):
         pytest.skip(f"verl {version} is not the version that this was written against, 0.9.1")
     from verl.trainer.ppo import core_algos

@@ -46,14 +46,15 @@ def diversity(
             pairs.append(1 - sum(c * (c - 1) for c in counts.values()) / (wrong * (wrong - 1)))
         advantages = edas.base(group)
         delta, branch = edas.delta(advantages, group)
-        change = edas.change(advantages, group)
+        shaped = advantages + edas.change(advantages, group)
+        change = shaped - advantages
         branches[branch] += 1
         deltas.extend(np.abs(change)[group.wrong])
         negative = group.wrong & (advantages < 0)
         positive += int((group.wrong & (advantages > 0)).sum())
-        after_before.extend(1 + change[negative] / advantages[negative])
+        after_before.extend(shaped[negative] / advantages[negative])
         asked = negative & (delta != 0)
-        cut.extend((np.abs(change) < np.abs(delta))[asked])
+        cut.extend((np.abs(change) < np.abs(delta) * (1 - 1e-9))[asked])
     p5, p50, p95 = np.quantile(after_before, (0.05, 0.5, 0.95)).tolist() if after_before else (1.0, 1.0, 1.0)
     return {
         "informative": mean([keeps(g) for g in groups]),

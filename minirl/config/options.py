@@ -127,7 +127,7 @@ class RolloutConfig:
     abort_longest: float = option(
         0.0,
         "draw so many more prompts that this share of their groups, at most 0.5, can be given up once each engine has finished "
-        "its others: faster, but biased towards short answers (docs/algorithms.md)",
+        "its others: faster, but biased towards short answers (docs/algorithms/README.md)",
         minimum=0,
     )
     max_generation_batches: int = option(20, "dynamic sampling: generation batches before giving up on a full batch", minimum=1)

@@ -90,7 +90,8 @@ def collect_batch(run: Run) -> Batch:
         raise RunError(
             f"only {len(kept)} of {r.prompts} groups have right and wrong responses after {len(generated)} sampled in "
             f"{r.max_generation_batches} generation batches: the problems are too easy or too hard for the model; raise "
-            "rollout.group_size or rollout.max_generation_batches, or set rollout.when_exhausted=smaller"
+            "rollout.group_size or rollout.max_generation_batches, or set rollout.when_exhausted=smaller; for graded rewards, "
+            "which may never count as right, there is algorithm.keep=reward"
         )
     # Carried once and at most half a batch: the next one is mostly of its own policy, and nothing gets older than one batch.
     fresh = [group for group in kept[r.prompts :] if group[0].version == run.policy.version]

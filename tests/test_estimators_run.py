@@ -104,3 +104,17 @@ def test_a_labeller_that_fails_ends_the_run_with_one_sentence(tmp_path, capsys):
     options = [f"--verifier.labeller={tmp_path}/own.py:broken", *few_problems(tmp_path), "--run-dir", str(tmp_path / "run")]
     assert train.main(load([*RUN, *options])) == 1
     assert "verifier.labeller failed on problem" in capsys.readouterr().err
+
+
+def test_a_run_does_not_go_on_with_other_code_of_one_s_own(tmp_path, capsys):
+    (tmp_path / "own.py").write_text(OWN)
+    options = [
+        f"--algorithm.estimator={tmp_path}/own.py:OnlyShort",
+        *few_problems(tmp_path),
+        "--run-dir",
+        str(tmp_path / "run"),
+    ]
+    assert train.main(load([*RUN, *options, "--run.steps=1"])) == 0
+    (tmp_path / "own.py").write_text(OWN.replace("-1.0", "-2.0"))
+    assert train.main(load([*RUN, *options])) == 2
+    assert "reward file" in capsys.readouterr().err

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minirl.advantages import BASES, EDAS, FGRPO, PKPO, WRAPPERS, Group, build
@@ -86,6 +86,7 @@ GROUPS = st.tuples(st.lists(st.sampled_from("abcd"), max_size=6), st.integers(0,
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name != "grpo+edas-shuffled"])
+@settings(max_examples=40)  # for each of the estimators
 @given(data=GROUPS, seed=st.integers(0, 99))
 def test_the_order_of_a_group_does_not_matter(name, data, seed):
     rng = np.random.default_rng(seed)
@@ -99,6 +100,7 @@ def test_the_order_of_a_group_does_not_matter(name, data, seed):
 
 
 @pytest.mark.parametrize("name", ALL)
+@settings(max_examples=40)  # for each of the estimators
 @given(data=GROUPS, seed=st.integers(0, 99))
 def test_responses_without_a_verdict_count_nowhere(name, data, seed):
     wrong, right, errors = data

@@ -14,6 +14,7 @@ import gc
 import os
 import sys
 from dataclasses import replace
+from itertools import accumulate
 from math import ceil
 from typing import Any
 
@@ -27,11 +28,13 @@ if __name__ == "__main__":
     # Before torch is imported: help, and a mistake in the options or the data, should not take seconds.
     INPUTS = inputs_of("train.py", sys.argv[1:])
 
+import numpy as np
 from torch import Tensor
 
-from minirl.advantages import Estimator, has_signal
+from minirl.advantages import Estimator
 from minirl.config.options import AlgorithmConfig, Config
-from minirl.loss import Clip, TokenLoss, clipped_surrogate, importance_weights, kl, overlong_penalty, token_weights
+from minirl.loss import importance_weights, kl, overlong_penalty, token_weights
+from minirl.losses import Clip, PolicyLoss, TokenLoss, Tokens
 from minirl.policy.micro_batches import MicroBatch
 from minirl.rollout.sampler import as_group
 from minirl.rollout.types import Batch, Rollout, SamplingParams
@@ -53,7 +56,7 @@ def train(inputs: Inputs) -> None:
                 batch = collect_batch(run)
             with step.timed("old_logprobs"):
                 compute_logprobs(run.policy, batch, run.estimator, run.config)
-            compute_advantages(run.estimator, batch)
+            compute_advantages(run.estimator, batch, run.config, step.progress)
             with step.timed("update"):
                 stats = update(run.policy, batch, step.lr, run.config)
             with step.timed("sync"):
@@ -64,10 +67,12 @@ def train(inputs: Inputs) -> None:
 def collect_batch(run: Run) -> Batch:
     """Samples and verifies groups until `rollout.prompts` of them are there to train on.
 
-    Without dynamic sampling: one generation batch as it comes. With it, groups that are all right or all wrong are dropped and
-    more prompts are sampled, as many as the share kept so far lets expect, up to `max_generation_batches`.
+    Without dynamic sampling: one generation batch as it comes. With it, groups that are all right or all wrong are dropped, or
+    those that the estimator or `algorithm.keep` says, and more prompts are sampled, as many as the share kept so far lets
+    expect, up to `max_generation_batches`.
     """
     r, dynamic = run.config.rollout, run.config.algorithm.requirements.dynamic_sampling
+    keeps = run.config.keeps()
     params = SamplingParams(r.group_size, r.temperature, r.max_response_tokens)
     kept, generated = list(run.state.surplus), list[list[Rollout]]()
     expected = 1 / r.oversample if dynamic else 1.0  # share of groups that will be kept
@@ -82,14 +87,15 @@ def collect_batch(run: Run) -> Batch:
         for rollout in (rollout for group in groups for rollout in group):
             rollout.reward += overlong_penalty(rollout.length, r.max_response_tokens, run.config.algorithm.overlong_buffer)
         generated += groups
-        kept += [group for group in groups if not dynamic or has_signal(as_group(group))]
+        kept += [group for group in groups if not dynamic or keeps(as_group(group))]
         expected = max(0.1, (len(kept) - len(run.state.surplus)) / len(generated)) if dynamic else 1.0
     run.sampler.engine.sleep()
     if len(kept) < r.prompts and r.when_exhausted == "error":
         raise RunError(
             f"only {len(kept)} of {r.prompts} groups have right and wrong responses after {len(generated)} sampled in "
             f"{r.max_generation_batches} generation batches: the problems are too easy or too hard for the model; raise "
-            "rollout.group_size or rollout.max_generation_batches, or set rollout.when_exhausted=smaller"
+            "rollout.group_size or rollout.max_generation_batches, or set rollout.when_exhausted=smaller; for graded rewards, "
+            "which may never count as right, there is algorithm.keep=reward"
         )
     # Carried once and at most half a batch: the next one is mostly of its own policy, and nothing gets older than one batch.
     fresh = [group for group in kept[r.prompts :] if group[0].version == run.policy.version]
@@ -101,26 +107,31 @@ def compute_logprobs(policy: Any, batch: Batch, estimator: Estimator, config: Co
 
     Those of the first mini-batch are not needed where its own forward pass gives them and nothing else reads them.
     """
-    a, entropy = config.algorithm, estimator.requirements.needs_entropy
-    redundant = a.epochs == 1 and a.rollout_is == "none" and not entropy and not config.rollout.carry_over
+    a, asked, loss = config.algorithm, estimator.requirements, config.build_loss()
+    read = asked.needs_entropy or asked.needs_logprobs or loss.needs_old_logprobs or a.kl_reward_coef > 0
+    redundant = a.epochs == 1 and a.rollout_is == "none" and not read and not config.rollout.carry_over
     first = len(batch.groups) if a.old_logprobs == "rollout" else a.mini_batch_prompts if redundant else 0
     with policy.computing():
         policy.compute_logprobs([r for group in batch.groups[:first] for r in group], old=False)
-        policy.compute_logprobs([r for group in batch.groups[first:] for r in group], old=True, entropy=entropy)
+        policy.compute_logprobs([r for group in batch.groups[first:] for r in group], old=True, entropy=asked.needs_entropy)
     if a.old_logprobs == "rollout":
         for rollout in (r for group in batch.groups for r in group):
             rollout.old_logprobs = rollout.completion.logprobs
 
 
-def compute_advantages(estimator: Estimator, batch: Batch) -> None:
-    """Gives each rollout its advantage, a whole group at a time. RunError when the estimator is not made for these rewards."""
-    for group in batch.groups:
-        try:
-            advantages = estimator(as_group(group))
-        except ValueError as error:
-            raise RunError(str(error)) from error
-        for rollout, advantage in zip(group, advantages, strict=True):
-            rollout.advantages = advantage
+def compute_advantages(estimator: Estimator, batch: Batch, config: Config, progress: float) -> None:
+    """Gives each rollout its advantage and weight, a whole group at a time; progress: of the run, 0 to 1.
+
+    RunError when the estimator is not made for these rewards.
+    """
+    groups = [as_group(rollouts, progress, config.run.seed, config.algorithm.kl_reward_coef) for rollouts in batch.groups]
+    try:
+        estimator = estimator.fitted(groups)
+        for rollouts, group in zip(batch.groups, groups, strict=True):
+            for rollout, advantage, weight in zip(rollouts, estimator(group), estimator.weights(group), strict=True):
+                rollout.advantages, rollout.weight = advantage, float(weight)
+    except (ValueError, TypeError) as error:
+        raise RunError(str(error)) from error
 
 
 def update(policy: Any, batch: Batch, lr: float, config: Config) -> UpdateStats:
@@ -128,21 +139,25 @@ def update(policy: Any, batch: Batch, lr: float, config: Config) -> UpdateStats:
 
     Where the batch could not be filled, the last mini-batch is smaller and its loss is scaled down by as much.
     """
-    a = config.algorithm
+    a, loss = config.algorithm, config.build_loss()
     stats = UpdateStats(policy.version, a.old_logprobs == "trainer", skipped=int(not batch.groups))
     for start in list(range(0, len(batch.groups), a.mini_batch_prompts)) * a.epochs:
         groups = batch.groups[start : start + a.mini_batch_prompts]
-        # A response without verdict teaches nothing; a truncated one does unless the config says otherwise.
-        rollouts = [r for group in groups for r in group if r.reward == r.reward and not (a.mask_truncated and r.truncated)]
+        # A response without verdict or weight teaches nothing; a truncated one does unless the config says otherwise.
+        taught = [r for group in groups for r in group if r.reward == r.reward and r.weight]
+        rollouts = [r for r in taught if not (a.mask_truncated and r.truncated)]
         if not rollouts:
             stats.skipped += 1
             continue
         weights = token_weights([r.length for r in rollouts], a.requirements.loss_agg_mode, config.rollout.max_response_tokens)
-        weights = [weight * len(groups) / a.mini_batch_prompts for weight in weights]
+        weights = [weight * len(groups) / a.mini_batch_prompts * r.weight for weight, r in zip(weights, rollouts, strict=True)]
+        selected = select_tokens(loss, rollouts, [config.run.seed, policy.version])
         with policy.computing():
             for micro in policy.gradient_steps(rollouts, weights):
+                if selected is not None:
+                    micro.selected = micro.flat([selected[i] for i in micro.indices]).bool()
                 logprobs, entropy = policy.logprobs(micro)
-                token_loss = policy_loss(logprobs, entropy, micro, a)
+                token_loss = policy_loss(loss, logprobs, entropy, micro, a)
                 policy.accumulate((micro.token_weights * token_loss.loss).sum())
                 stats.add(micro, logprobs, entropy, token_loss)
             stats.end(policy.step(lr))
@@ -151,17 +166,27 @@ def update(policy: Any, batch: Batch, lr: float, config: Config) -> UpdateStats:
     return stats
 
 
-def policy_loss(logprobs: Tensor, entropy: Tensor, micro: MicroBatch, a: AlgorithmConfig) -> TokenLoss:
-    """The loss a token, float[T]: clipped surrogate, weighted for the gap between sampler and trainer, entropy bonus, KL."""
+def select_tokens(loss: PolicyLoss, rollouts: list[Rollout], seed: list[int]) -> list[np.ndarray] | None:
+    """bool[T_i] a rollout of a mini-batch: tokens that `loss` treats otherwise; None where it treats all alike."""
+    if not loss.needs_old_logprobs:
+        return None
+    advantages = np.concatenate([np.broadcast_to(r.advantages, r.length) for r in rollouts])  # type: ignore[arg-type]
+    old_logprobs = np.concatenate([r.old_logprobs for r in rollouts])  # type: ignore[misc]
+    selected = loss.select(advantages, old_logprobs, np.random.default_rng(seed))
+    return np.split(selected, list(accumulate(r.length for r in rollouts))[:-1])
+
+
+def policy_loss(loss: PolicyLoss, logprobs: Tensor, entropy: Tensor, micro: MicroBatch, a: AlgorithmConfig) -> TokenLoss:
+    """The loss a token, float[T]: policy loss, weighted for the gap between sampler and trainer, entropy bonus, KL."""
     old = logprobs.detach() if micro.old_logprobs is None else micro.old_logprobs
-    clip = Clip(a.requirements.clip_low, a.requirements.clip_high, a.dual_clip)
-    surrogate = clipped_surrogate(logprobs, old, micro.advantages, clip)
-    rollout_is = importance_weights(old, micro.rollout_logprobs, a.rollout_is, a.rollout_is_low, a.rollout_is_high)
-    loss = rollout_is * surrogate.loss - a.entropy_coef * entropy
-    if a.kl_coef == 0 or micro.ref_logprobs is None:
-        return replace(surrogate, loss=loss, rollout_is=rollout_is)
+    clip, lengths = Clip(a.requirements.clip_low, a.requirements.clip_high, a.dual_clip), [r.length for r in micro.rollouts]
+    made = loss(Tokens(logprobs, old, micro.advantages, lengths, micro.selected), clip)
+    rollout_is = importance_weights(old, micro.rollout_logprobs, a.rollout_is, a.rollout_is_low, a.rollout_is_high, lengths)
+    total = rollout_is * made.loss - a.entropy_coef * entropy
+    if micro.ref_logprobs is None:
+        return replace(made, loss=total, rollout_is=rollout_is)
     ref_kl = kl(logprobs, micro.ref_logprobs, a.kl_estimator)
-    return replace(surrogate, loss=loss + a.kl_coef * ref_kl, rollout_is=rollout_is, ref_kl=ref_kl)
+    return replace(made, loss=total + a.kl_coef * ref_kl if a.kl_coef else total, rollout_is=rollout_is, ref_kl=ref_kl)
 
 
 def main(config: Config, inputs: Inputs | None = None) -> int:

@@ -1,4 +1,5 @@
-"""The policy loss as pure functions on flat tensors of response tokens. No torch.distributed here: counts are passed in.
+"""What surrounds a policy loss (losses.py), as pure functions on flat tensors of response tokens: weights of tokens, KL,
+importance weights, log-probs of logits. No torch.distributed here: counts are passed in.
 
 Every aggregation is a weight a token, made from whole-mini-batch counts before any micro-batch is cut:
 loss = sum_t weight_t * loss_t. So the gradient cannot depend on micro-batches or ranks. Shapes: T response tokens of a
@@ -6,7 +7,6 @@ micro-batch, all sequences laid end to end; log-probs and entropies in nats.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -33,51 +33,6 @@ def token_weights(lengths: Sequence[int], loss_agg_mode: str, constant: float = 
     return [1 / denominators[loss_agg_mode](length) if length else 0.0 for length in lengths]
 
 
-@dataclass(frozen=True)
-class Clip:
-    """Ranges of the clipped surrogate: ratio in [1 - low, 1 + high]; dual > 1 bounds the loss of negative advantages."""
-
-    low: float = 0.2
-    high: float = 0.2
-    dual: float | None = 3.0
-
-
-@dataclass(frozen=True)
-class TokenLoss:
-    """A loss a token with what it was made of.
-
-    loss: float[T]; clipped_high, clipped_low, clipped_dual: bool[T], where each clip took the gradient away; old_logprobs,
-    rollout_is, ref_kl: float[T], the denominator of the ratio, the importance weight and the KL to the reference.
-    """
-
-    loss: Tensor
-    clipped_high: Tensor
-    clipped_low: Tensor
-    clipped_dual: Tensor
-    old_logprobs: Tensor
-    rollout_is: Tensor
-    ref_kl: Tensor
-
-
-def clipped_surrogate(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, clip: Clip) -> TokenLoss:
-    """PPO's clipped surrogate a token (Schulman et al. 2017), clip-higher (DAPO) and dual clip (Ye et al. 2020).
-
-    All float[T]. The log-ratio is clamped to +-20 before exp.
-    """
-    ratio = (logprobs - old_logprobs).clamp(-20, 20).exp()
-    plain = ratio * advantages
-    clipped = ratio.clamp(1 - clip.low, 1 + clip.high) * advantages
-    objective = torch.minimum(plain, clipped)
-    high = (ratio > 1 + clip.high) & (advantages > 0)
-    low = (ratio < 1 - clip.low) & (advantages < 0)
-    dual = torch.zeros_like(high)
-    if clip.dual is not None:
-        floor = clip.dual * advantages
-        dual = (advantages < 0) & (objective < floor)
-        objective = torch.where(dual, floor, objective)
-    return TokenLoss(-objective, high, low, dual, old_logprobs, torch.ones_like(ratio), torch.zeros_like(ratio))
-
-
 def kl(logprobs: Tensor, other_logprobs: Tensor, estimator: str) -> Tensor:
     """float[T], estimate of KL(policy || other) on tokens sampled from the policy (Schulman, "Approximating KL divergence").
 
@@ -96,20 +51,33 @@ def kl(logprobs: Tensor, other_logprobs: Tensor, estimator: str) -> Tensor:
     raise ValueError(f"unknown KL estimator {estimator!r}: known are k1, k2, k3")
 
 
-def importance_weights(old_logprobs: Tensor, rollout_logprobs: Tensor, rollout_is: str, low: float, high: float) -> Tensor:
+def importance_weights(
+    old_logprobs: Tensor, rollout_logprobs: Tensor, rollout_is: str, low: float, high: float, lengths: Sequence[int] = ()
+) -> Tensor:
     """float[T], without gradient: trainer's old probability over the sampler's, for the gap between the two.
 
-    "none": 1. "truncate": min(ratio, high), truncated importance sampling (Yao et al. 2025). "mask": ratio inside [low, high],
-    0 outside (IcePop).
+    "none": 1. On each token: "truncate": min(ratio, high), truncated importance sampling (Yao et al. 2025); "mask": ratio
+    inside [low, high], 0 outside (IcePop). On whole responses of `lengths` tokens, whose ratio is the product of their tokens':
+    the unbiased one, of large variance: "sequence_truncate" and "sequence_mask" (Liu et al. 2025), the same of that ratio;
+    "sequence_reject": 1 where the geometric mean of the tokens' ratios is inside [low, high], 0 outside.
     """
-    ratio = (old_logprobs - rollout_logprobs).detach().clamp(-20, 20).exp()
-    if rollout_is == "none":
+    log_ratio = (old_logprobs - rollout_logprobs).detach()
+    level, _, how = rollout_is.rpartition("_")
+    if rollout_is not in ("none", "truncate", "mask", "sequence_truncate", "sequence_mask", "sequence_reject"):
+        raise ValueError(
+            f"unknown importance correction {rollout_is!r}: known are none, truncate, mask, sequence_truncate, sequence_mask, "
+            "sequence_reject"
+        )
+    if level:
+        parts = log_ratio.split(list(lengths) or [len(log_ratio)])
+        values = [part.mean() if how == "reject" else part.sum() for part in parts]
+        log_ratio = torch.cat([value.expand(len(part)) for value, part in zip(values, parts, strict=True)])
+    ratio = log_ratio.clamp(-20, 20).exp()
+    if how == "none":
         return torch.ones_like(ratio)
-    if rollout_is == "truncate":
+    if how == "truncate":
         return ratio.clamp(max=high)
-    if rollout_is == "mask":
-        return torch.where((ratio >= low) & (ratio <= high), ratio, 0.0)
-    raise ValueError(f"unknown importance correction {rollout_is!r}: known are none, truncate, mask")
+    return torch.where((ratio >= low) & (ratio <= high), torch.ones_like(ratio) if how == "reject" else ratio, 0.0)
 
 
 def logprobs_and_entropy(

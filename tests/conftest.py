@@ -9,11 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+settings.register_profile("patient", deadline=None)  # a machine under load takes long over an example now and then
+settings.load_profile("patient")
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # train.py is a script beside the package, not a part of it

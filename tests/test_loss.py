@@ -7,45 +7,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minirl.config.options import LOSS_AGG_MODES
+from minirl.config.options import LOSS_AGG_MODES, ROLLOUT_IS
 from minirl.loss import (
-    Clip,
-    clipped_surrogate,
     importance_weights,
     kl,
     logprobs_and_entropy,
     overlong_penalty,
     token_weights,
 )
-
-
-def test_clipped_surrogate_by_hand():
-    #                     inside  too high, A>0   too high, A<0   too low, A<0   too low, A>0   dual clip
-    ratio = torch.tensor([1.1,    1.5,            1.5,            0.5,           0.5,           10.0])  # fmt: skip
-    advantage = torch.tensor([2.0, 2.0, -2.0, -2.0, 2.0, -2.0])
-    out = clipped_surrogate(ratio.log(), torch.zeros(6), advantage, Clip(low=0.2, high=0.28, dual=3.0))
-    assert out.loss.tolist() == pytest.approx([-2.2, -2 * 1.28, 3.0, 2 * 0.8, -1.0, 6.0], rel=1e-5)
-    assert out.clipped_high.tolist() == [False, True, False, False, False, False]
-    assert out.clipped_low.tolist() == [False, False, False, True, False, False]
-    assert out.clipped_dual.tolist() == [False, False, False, False, False, True]
-    without = clipped_surrogate(ratio.log(), torch.zeros(6), advantage, Clip(0.2, 0.28, None))
-    assert without.loss[5].item() == pytest.approx(20.0, rel=1e-5)
-
-
-def test_clipped_tokens_have_no_gradient_and_others_have():
-    logprobs = torch.tensor([1.5, 1.5, 0.5, 10.0, 1.0]).log().requires_grad_()
-    advantage = torch.tensor([1.0, -1.0, -1.0, -1.0, 1.0])
-    clipped_surrogate(logprobs, torch.zeros(5), advantage, Clip()).loss.sum().backward()
-    assert logprobs.grad is not None
-    # d(-ratio * A)/d logp = -ratio * A where nothing clips
-    assert logprobs.grad.tolist() == pytest.approx([0.0, 1.5, 0.0, 0.0, -1.0])
-
-
-def test_log_ratios_far_out_stay_finite():
-    logprobs = torch.tensor([200.0, -200.0], requires_grad=True)
-    loss = clipped_surrogate(logprobs, torch.zeros(2), torch.tensor([-1.0, 1.0]), Clip(dual=None)).loss
-    assert torch.isfinite(loss).all()
-    assert loss[0].item() == pytest.approx(math.exp(20))
+from minirl.losses import PPO, Clip, Tokens
 
 
 def test_token_weights_by_hand():
@@ -72,7 +42,7 @@ def test_the_gradient_does_not_depend_on_how_a_mini_batch_is_cut(lengths, aggreg
         parts = []
         for i in indices:
             advantages = torch.full((lengths[i],), 1.0 + i)
-            parts.append(weights[i] * clipped_surrogate(parameter * sequences[i], sequences[i], advantages, Clip()).loss)
+            parts.append(weights[i] * PPO()(Tokens(parameter * sequences[i], sequences[i], advantages), Clip()).loss)
         return torch.cat(parts).sum()
 
     (whole,) = torch.autograd.grad(loss(list(range(len(lengths)))), parameter)
@@ -120,6 +90,25 @@ def test_importance_weights_by_hand():
     assert importance_weights(old, sampler, "mask", 0.5, 2.0).tolist() == pytest.approx([1, 0, 0])
     with pytest.raises(ValueError, match="truncate"):
         importance_weights(old, sampler, "tis", 0.5, 2.0)
+
+
+def test_importance_weights_of_whole_sequences_by_hand():
+    # two responses: ratios 2, 2 (product 4, geometric mean 2) and 0.5, 1, 1 (product 0.5, geometric mean 0.794)
+    ratio = torch.tensor([2.0, 2.0, 0.5, 1.0, 1.0])
+    weights = lambda how, low, high: importance_weights(ratio.log(), torch.zeros(5), how, low, high, [2, 3]).tolist()  # noqa: E731
+    assert weights("sequence_truncate", 0.5, 3.0) == pytest.approx([3, 3, 0.5, 0.5, 0.5])
+    assert weights("sequence_mask", 0.4, 3.0) == pytest.approx([0, 0, 0.5, 0.5, 0.5])
+    assert weights("sequence_mask", 0.6, 5.0) == pytest.approx([4, 4, 0, 0, 0])
+    assert weights("sequence_reject", 0.7, 1.5) == [0, 0, 1, 1, 1]
+    assert weights("sequence_reject", 0.9, 2.1) == [1, 1, 0, 0, 0]
+
+
+@pytest.mark.parametrize("how", ROLLOUT_IS)
+def test_importance_weights_are_one_where_sampler_and_trainer_agree(how):
+    assert importance_weights(torch.randn(5), torch.randn(5), "none", 0.5, 2).tolist() == [1] * 5
+    same = torch.randn(7)
+    assert importance_weights(same, same, how, 0.5, 2.0, [3, 4]).tolist() == [1] * 7
+    assert importance_weights(same[:1], same[:1], how, 0.5, 2.0, []).tolist() == [1], "a rank without work"
 
 
 def test_truncated_weights_carry_no_gradient():

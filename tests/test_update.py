@@ -6,6 +6,7 @@ import torch
 
 import train
 from minirl.config.command_line import load
+from minirl.losses import LOSSES
 from minirl.policy.policy import Policy
 from minirl.rollout.types import Batch, Completion, Rollout
 from minirl.tiny import make as tiny
@@ -149,3 +150,60 @@ def test_a_batch_whose_responses_are_all_left_out_takes_no_step(monkeypatch):
     taken, stats, _ = steps_of(config, groups, monkeypatch)
     assert taken == []
     assert stats.skipped == 1
+
+
+def gradients(config, groups, monkeypatch):
+    """The gradient of one optimizer step over `groups`."""
+    taken, _, _ = steps_of(config, groups, monkeypatch)
+    return taken[0]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_no_policy_loss_depends_on_micro_batches(loss, monkeypatch):
+    """Clip-Cov and KL-Cov choose tokens by means over the whole mini-batch, the others look at whole responses at most."""
+    options = [f"--algorithm.loss={loss}", "--rollout.prompts=2", "--algorithm.mini_batch_prompts=2"]
+    options += ["--loss.clip_cov.share=0.3", "--loss.clip_cov.low=0", "--loss.kl_cov.share=0.3"]
+    options += ["--algorithm.rollout_is=sequence_truncate"]
+    small, large = (
+        gradients(load([*options, f"--optimizer.micro_batch_tokens={budget}"]), batch(), monkeypatch) for budget in (20, 1000)
+    )
+    scale = max(g.abs().max().item() for g in large)
+    assert scale > 0
+    for a, b in zip(small, large, strict=True):
+        assert torch.allclose(a, b, atol=1e-5 * scale)
+
+
+def test_a_response_of_weight_zero_is_in_no_count_and_others_count_by_their_weight(monkeypatch):
+    config = load(["--rollout.prompts=2", "--algorithm.mini_batch_prompts=2"])
+    weighted, dropped, doubled = batch(), batch(), batch()
+    weighted[0][0].weight = 0.0
+    dropped[0][0].reward = float("nan")
+    for a, b in zip(*(gradients(config, groups, monkeypatch) for groups in (weighted, dropped)), strict=True):
+        assert torch.equal(a, b)
+    for rollout in (r for group in doubled for r in group):
+        rollout.weight = 2.0
+    for a, b in zip(*(gradients(config, groups, monkeypatch) for groups in (doubled, batch())), strict=True):
+        assert torch.allclose(a, 2 * b, atol=1e-6)
+
+
+def test_all_old_log_probs_are_there_for_a_loss_that_selects_by_them():
+    config = load(["--algorithm.loss=kl_cov", "--rollout.prompts=2", "--algorithm.mini_batch_prompts=2"])
+    groups = batch()
+    for rollout in (r for group in groups for r in group):
+        rollout.old_logprobs = None
+    policy = Policy(config, Ranks(), len(TOK))
+    train.compute_logprobs(policy, Batch(groups, [], groups), config.build_estimator(), config)
+    assert all(r.old_logprobs is not None for group in groups for r in group)
+
+
+def test_the_kl_in_the_reward_is_summed_over_a_response():
+    config = load(["--algorithm.kl_reward_coef=0.5", "--algorithm.estimator=rloo"])
+    groups = batch()[:1]
+    for rollout, reward in zip(groups[0], (1.0, 0.0, 0.0), strict=True):
+        rollout.reward = reward
+    taken = [r.reward - 0.5 * float((r.old_logprobs.astype(float) - r.ref_logprobs).sum()) for r in groups[0]]
+    train.compute_advantages(config.build_estimator(), Batch(groups, [], groups), config, 0.0)
+    for i, rollout in enumerate(groups[0]):
+        others = [x for j, x in enumerate(taken) if j != i]
+        assert float(rollout.advantages) == pytest.approx(taken[i] - np.mean(others))
+        assert rollout.weight == 1.0

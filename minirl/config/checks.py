@@ -6,6 +6,7 @@ from datetime import date
 
 from minirl.config.options import Config, every_option
 from minirl.utils.errors import ConfigError, require
+from minirl.verify.rewards import reward_file
 
 LIMITS = {
     "choices": (lambda value, known: value in known, "one of"),
@@ -25,7 +26,8 @@ def check(config: Config) -> None:
             holds, words = LIMITS[limit]
             known = ", ".join(about[limit]) if limit == "choices" else about[limit]
             require(holds(value, about[limit]), f"{key} must be {words} {known}, not {value!r}")
-    pkpo, sampled = a.estimator.startswith("pkpo"), a.old_logprobs == "rollout"
+    sampled = a.old_logprobs == "rollout"
+    binary = next((name for name in ("pkpo", "passk") if a.estimator.split("+")[0] == name), None)
     require(
         len(o.betas) == 2 and all(0 <= b < 1 for b in o.betas), f"optimizer.betas takes two numbers in [0, 1), not {o.betas}"
     )
@@ -52,8 +54,13 @@ def check(config: Config) -> None:
         a.overlong_buffer < r.max_response_tokens,
         f"algorithm.overlong_buffer={a.overlong_buffer} must be below rollout.max_response_tokens={r.max_response_tokens}",
     )
-    extra = "set algorithm.overlong_buffer=0" if a.overlong_buffer else "remove verifier.rewards" if v.rewards else ""
-    require(not (pkpo and extra), f"pkpo is defined for right and wrong only: {extra}")
+    extra = (
+        "set algorithm.overlong_buffer=0" if a.overlong_buffer
+        else "remove verifier.rewards" if v.rewards
+        else "set algorithm.kl_reward_coef=0" if a.kl_reward_coef
+        else ""
+    )  # fmt: skip
+    require(not (binary and extra), f"{binary} is defined for right and wrong only: {extra}")
     require(
         not r.carry_over or sampled or a.rollout_is != "none",
         "rollout.carry_over trains on groups of an older policy: set algorithm.rollout_is=truncate (or mask), or "
@@ -67,6 +74,10 @@ def check(config: Config) -> None:
     require(
         not (sampled and requirements.needs_entropy),
         f"{a.estimator} needs the policy's entropies, which come with old log-probs: set algorithm.old_logprobs=trainer",
+    )
+    require(
+        v.labeller is None or ((file := reward_file(v.labeller)) is not None and file.is_file()),
+        f"verifier.labeller takes file.py:function of a file that exists, not {v.labeller!r}",
     )
     if d.task == "dataset":
         require(bool(d.train), "data.task=dataset needs data.train: a .jsonl or .parquet file, or a Hub name")

@@ -186,11 +186,13 @@ def filled(node: Any, values: Mapping[str, Any], path: str = "") -> Any:
 def resolve(config: Config) -> Config:
     """`config` with every None that means "as the estimator asks" or "as in training" filled in."""
     try:
-        asked = vars(config.build_estimator().requirements)
+        asked, loss = config.build_estimator().requirements, config.build_loss()
     except ValueError as error:
         raise ConfigError(str(error)) from None
     a, e = config.algorithm, config.eval
-    a = replace(a, **{name: value for name, value in asked.items() if getattr(a, name, value) is None})
+    names = ("dynamic_sampling", "clip_low", "clip_high", "loss_agg_mode", "loss")
+    given = {name: (getattr(a, name), getattr(loss, name, None), getattr(asked, name)) for name in names}
+    a = replace(a, **{name: next(value for value in values if value is not None) for name, values in given.items()})
     length = config.rollout.max_response_tokens if e.max_response_tokens is None else e.max_response_tokens
     return replace(config, algorithm=a, eval=replace(e, max_response_tokens=length))
 

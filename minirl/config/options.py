@@ -6,17 +6,18 @@ estimator asks".
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
-from minirl import advantages
+from minirl import advantages, losses
 from minirl.advantages import option
 
 EMBEDDED = "embedded"
 LOSS_AGG_MODES = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 KL_ESTIMATORS = ("k1", "k2", "k3")
-ROLLOUT_IS = ("none", "truncate", "mask")
+ROLLOUT_IS = ("none", "truncate", "mask", "sequence_truncate", "sequence_mask", "sequence_reject")
+KEEP = ("accuracy", "reward")
 
 
 def items(default: list | dict, text: str) -> Any:
@@ -81,6 +82,11 @@ class VerifierConfig:
     rewards: list[Any] = items(
         [], "rewards added to that of the verifier, which alone decides right and wrong: [[file.py:function, weight], ...]"
     )
+    labeller: str | None = option(
+        None,
+        "file.py:function(problem, responses, verdicts) -> labels: error classes of a whole group, in place of the verifier's; "
+        "it runs in the trainer's process",
+    )
 
     def pool(self) -> tuple[str, dict[str, Any]]:
         """The name and the options that VerifierPool takes."""
@@ -117,7 +123,7 @@ class RolloutConfig:
     abort_longest: float = option(
         0.0,
         "share of the groups in work that is aborted when all others are finished, more prompts being drawn to make up for it: "
-        "faster, but biased towards short answers (docs/algorithms.md)",
+        "faster, but biased towards short answers (docs/algorithms/README.md)",
         minimum=0,
         maximum=0.5,
     )
@@ -146,11 +152,21 @@ class RolloutConfig:
 
 @dataclass
 class AlgorithmConfig:
-    estimator: str = option("dapo+edas", f"{', '.join(advantages.PAPER)}, or another sum of their parts")
+    estimator: str = option("dapo+edas", f"a base, then wrappers, as in dapo+edas+entropy; {advantages.known_names()}")
+    loss: str | None = option(
+        None,
+        f"policy loss; null: the one that the estimator is made for; known are {', '.join(losses.LOSSES)}, or file.py:Class",
+    )
     mini_batch_prompts: int = option(16, "groups in one optimizer step; divides rollout.prompts", minimum=1)
     epochs: int = option(1, "passes over each rollout batch", minimum=1)
-    dynamic_sampling: bool | None = option(None, "sample until every group of the batch has right and wrong responses")
-    clip_low: float | None = option(None, "the ratio is clipped below 1 - clip_low", minimum=0, below=1)
+    dynamic_sampling: bool | None = option(None, "sample until every group of the batch can teach, by `keep`")
+    keep: str = option(
+        "accuracy",
+        "dynamic sampling keeps a group whose responses are right and wrong, or as the estimator says; or one whose rewards, "
+        "before shaping by length, differ",
+        choices=KEEP,
+    )
+    clip_low: float | None = option(None, "the ratio is clipped below 1 - clip_low; 1 is no bound", minimum=0, maximum=1)
     clip_high: float | None = option(None, "the ratio is clipped above 1 + clip_high", minimum=0)
     dual_clip: float | None = option(3.0, "bound on the loss of negative advantages; null turns it off", above=1)
     loss_agg_mode: str | None = option(
@@ -161,11 +177,20 @@ class AlgorithmConfig:
     old_logprobs: str = option(
         "trainer", "denominator of the ratio: recomputed by the trainer, or the sampler's", choices=("trainer", "rollout")
     )
-    rollout_is: str = option("none", "importance weights for the gap between sampler and trainer", choices=ROLLOUT_IS)
-    rollout_is_low: float = option(0.5, "rollout_is=mask: tokens with a lower ratio are left out of the loss")
-    rollout_is_high: float = option(2.0, "rollout_is=truncate: cap of the ratio; mask: higher ones are left out")
+    rollout_is: str = option(
+        "none",
+        "importance weights for the difference between sampler and trainer, of tokens or of whole sequences",
+        choices=ROLLOUT_IS,
+    )
+    rollout_is_low: float = option(0.5, "rollout_is=mask and the like: lower ratios are left out of the loss")
+    rollout_is_high: float = option(2.0, "rollout_is=truncate and the like: cap of the ratio; mask: higher ones are left out")
     kl_coef: float = option(0.0, "weight of the KL to the starting model; 0 loads no reference model", minimum=0)
     kl_estimator: str = option("k3", "how the KL to the starting model is estimated", choices=KL_ESTIMATORS)
+    kl_reward_coef: float = option(
+        0.0,
+        "weight of the KL to the starting model in the reward: log pi / pi_ref of the whole response is taken off",
+        minimum=0,
+    )
     entropy_coef: float = option(0.0, "weight of an entropy bonus", minimum=0)
     overlong_buffer: int = option(0, "tokens before the limit over which DAPO's soft penalty grows to -1; 0 is off", minimum=0)
     mask_truncated: bool = option(False, "leave truncated responses out of the loss; they stay in the group's statistics")
@@ -173,10 +198,10 @@ class AlgorithmConfig:
     @property
     def requirements(self) -> advantages.Requirements:
         """The values that are the estimator's unless the config says otherwise; `load` has filled them in."""
-        values = (self.dynamic_sampling, self.clip_low, self.clip_high, self.loss_agg_mode)
+        values = (self.dynamic_sampling, self.clip_low, self.clip_high, self.loss_agg_mode, self.loss)
         if None in values:
             raise ValueError(f"an algorithm section that was not resolved: {values}")
-        return advantages.Requirements(*values)  # type: ignore[arg-type]
+        return advantages.Requirements(*values[:4], loss=self.loss)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -238,11 +263,16 @@ class PlanConfig:
     zero: int | None = option(3, "--dry-run: ZeRO stage; null is DDP", minimum=0)
 
 
-# One sub-section a registered estimator, made of its `option` fields.
-EstimatorConfig: Any = dataclasses.make_dataclass(
-    "EstimatorConfig",
-    [(name, cls, field(default_factory=cls)) for name, cls in (advantages.BASES | advantages.WRAPPERS).items()],
+def sections(title: str, classes: Mapping[str, Any], custom: str) -> Any:
+    """A dataclass with one sub-section a registered class, made of its `option` fields, and one for the user's own."""
+    columns = [(name, cls, field(default_factory=cls)) for name, cls in classes.items()]
+    return dataclasses.make_dataclass(title, [*columns, ("custom", dict[str, Any], items({}, custom))])
+
+
+EstimatorConfig: Any = sections(
+    "EstimatorConfig", advantages.WITH_OPTIONS, "options of estimators of your own (file.py:Class), such as {floor: 0.2}"
 )
+LossConfig: Any = sections("LossConfig", losses.LOSSES_WITH_OPTIONS, "options of a loss of your own (file.py:Class)")
 
 
 @dataclass
@@ -253,6 +283,7 @@ class Config:
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     estimator: EstimatorConfig = field(default_factory=EstimatorConfig)  # type: ignore[valid-type]
+    loss: LossConfig = field(default_factory=LossConfig)  # type: ignore[valid-type]
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     run: RunConfig = field(default_factory=RunConfig)
@@ -263,6 +294,26 @@ class Config:
     def build_estimator(self) -> advantages.Estimator:
         """The advantage estimator that `algorithm.estimator` names, with the options of `estimator`."""
         return advantages.build(self.algorithm.estimator, self.estimator)
+
+    def keeps(self) -> Callable[[advantages.Group], bool]:
+        """The rule by which dynamic sampling keeps a group, as `algorithm.keep` says."""
+        return advantages.has_signal if self.algorithm.keep == "reward" else self.build_estimator().keeps
+
+    def build_loss(self) -> losses.PolicyLoss:
+        """The policy loss that `algorithm.loss`, or else the estimator, names, with the options of `loss`."""
+        return losses.build_loss(self.algorithm.loss or self.build_estimator().requirements.loss, self.loss)
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the starting model is kept for its log-probs."""
+        a = self.algorithm
+        return a.kl_coef > 0 or a.kl_reward_coef > 0 or self.build_estimator().requirements.needs_ref_logprobs
+
+    @property
+    def own_code(self) -> list[str]:
+        """The names, file.py:name, of the user's own code that the run's numbers depend on, rewards excepted."""
+        names = [*self.algorithm.estimator.split("+"), self.algorithm.loss, self.verifier.labeller]
+        return [name for name in names if name and ".py:" in name]
 
 
 def every_option(node: Any = None, path: str = "") -> list[tuple[str, Any, Mapping[str, Any]]]:

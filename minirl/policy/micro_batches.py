@@ -18,7 +18,8 @@ class MicroBatch:
 
     indices: of the rollouts in the batch they were taken from; inputs: of the model; logit_index: int[T], which of its outputs
     (rows end to end) predicts each response token; targets: int[T], the tokens. The rest is for the loss, float[T] each, set by
-    `add_loss_inputs`; old_logprobs and ref_logprobs stay None where the rollouts have none.
+    `add_loss_inputs`; old_logprobs and ref_logprobs stay None where the rollouts have none. selected: bool[T], tokens that the
+    policy loss treats otherwise, where it has chosen some.
     """
 
     rollouts: list[Rollout]
@@ -32,6 +33,7 @@ class MicroBatch:
     versions: Tensor = field(init=False)
     old_logprobs: Tensor | None = None
     ref_logprobs: Tensor | None = None
+    selected: Tensor | None = None
 
     def add_loss_inputs(self, weights: Sequence[Any]) -> None:
         """Sets the tensors that only the loss reads. weights: of the tokens of each rollout of the batch, a number or

@@ -113,7 +113,7 @@ def memory(config: Config, model: Model, longest: int) -> dict[str, float]:
         "gradients": sharded(n * (4 if stage >= 2 else compute), 2),  # summed in float32 there
         "reduce bucket": REDUCE_BUCKET * compute if stage >= 1 else 0,
         "gathered weights": min(n, LIVE_PARAMETERS) * compute if stage == 3 else 0,
-        "reference": n * (2 if half else 4) if config.algorithm.kl_coef > 0 else 0,
+        "reference": n * (2 if half else 4) if config.needs_reference else 0,
         "activations": tokens * (layers + recomputed) + (2 * n if autocast else 0),  # with the weights' casts
         "logits": 3 * 4 * min(tokens * model.vocabulary, LOGITS_CHUNK),
     }

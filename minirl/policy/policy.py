@@ -78,7 +78,7 @@ class Policy:
             self.packs = self._can_be_packed()
             if config.model.compile_layers:
                 compile_layers(self.model)
-            self.reference = self._load_reference() if config.algorithm.kl_coef > 0 else None
+            self.reference = self._load_reference() if config.needs_reference else None
 
     def _prepare(self) -> tuple[Any, torch.optim.Optimizer]:
         """The log-prob head and its optimizer, as the launcher asks: plain, DDP or a DeepSpeed engine."""

@@ -43,7 +43,7 @@ def dumps(groups: Sequence[Sequence[Rollout]]) -> bytes:
             "text": r.text, "verdict": dataclasses.asdict(r.verdict),
             # Length of each array; null where there is none, [] for one number that counts for all tokens.
             "shapes": {name: None if (value := getattr(r, name)) is None else list(np.shape(value)) for name in PER_TOKEN},
-            "prompt_tokens": len(r.prompt_ids), "tokens": r.length,
+            "prompt_tokens": len(r.prompt_ids), "tokens": r.length, "weight": r.weight,
         }
         for r in rollouts
     ]  # fmt: skip
@@ -87,6 +87,7 @@ def _rollouts(texts: list[dict[str, Any]], arrays: dict[str, NDArray]) -> list[R
         Rollout(
             text["group"], text["prompt"], text["gold"], prompt.tolist(), Completion(ids, logprobs, text["finish"]),
             text["version"], text["text"], Verdict(**text["verdict"]), reward,
+            weight=text.get("weight", 1.0),
         )
         for text, prompt, ids, logprobs, reward in rows
     ]  # fmt: skip

@@ -2,8 +2,9 @@
 
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,19 +15,26 @@ from minirl.rollout.types import Completion, Engine, Rollout, SamplingParams
 from minirl.utils.distributed import Ranks
 from minirl.utils.errors import ConfigError, RunError
 from minirl.verify.pool.pool import VerifierPool
+from minirl.verify.rewards import load_function
 from minirl.verify.types import ERROR, RIGHT, Problem, Verdict
 
 TRAINING, EVALUATION = 0, 1  # streams of randomness that never meet
 
 
 class Sampler:
-    """Samples responses and has them verified. stop: texts that end a response and are no part of the answer."""
+    """Samples responses and has them verified.
+
+    stop: texts that end a response and are no part of the answer; labeller: file.py:function that gives responses of a whole
+    training group their error classes.
+    """
 
     def __init__(
-        self, engine: Engine, tokenizer: Any, pool: VerifierPool, ranks: Ranks, seed: int, stop: Sequence[str] = ()
-    ) -> None:
+        self, engine: Engine, tokenizer: Any, pool: VerifierPool, ranks: Ranks, seed: int, stop: Sequence[str] = (),
+        labeller: str | None = None,
+    ) -> None:  # fmt: skip
         self.engine, self.tokenizer, self.pool, self.ranks, self.seed = engine, tokenizer, pool, ranks, seed
         self.stop = tuple(stop)
+        self.labeller = None if labeller is None else load_function(labeller)
         self.seconds = {"sample": 0.0, "verify": 0.0}  # since last taken; verify is the wait after the last sample
 
     def groups(
@@ -54,6 +62,9 @@ class Sampler:
             for k, group in sampled_groups
             for completion, text, verdict in group
         ]
+        if self.labeller is not None and stream == TRAINING:
+            for i in {i for i, _ in done}:
+                relabel(self.labeller, prompts[i].problem, [rollout for j, rollout in done if j == i])
         self.seconds["sample"] += sampled - start
         self.seconds["verify"] += time.perf_counter() - sampled
         groups: list[list[Rollout]] = [[] for _ in prompts]
@@ -146,6 +157,18 @@ def record(prompt: Prompt, number: int, completion: Completion, version: int, te
     return Rollout(number, prompt.text, gold, prompt.ids, completion, version, text, verdict, verdict_reward(verdict))
 
 
+def relabel(labeller: Callable[..., Any], problem: Problem, rollouts: Sequence[Rollout]) -> None:
+    """Gives the verdicts of one whole group the labels that `labeller` finds. RunError when it fails."""
+    try:
+        labels = labeller(problem, [r.text for r in rollouts], [r.verdict for r in rollouts])
+        if len(labels) != len(rollouts) or not all(isinstance(label, str) for label in labels):
+            raise TypeError(f"it must return {len(rollouts)} texts, not {labels!r}"[:300])
+    except Exception as error:
+        raise RunError(f"verifier.labeller failed on problem {problem.id}: {type(error).__name__}: {error}") from error
+    for rollout, label in zip(rollouts, labels, strict=True):
+        rollout.verdict = replace(rollout.verdict, label=label)
+
+
 def stable_seed(*parts: int) -> int:
     """A 63-bit seed from integers; different tuples give unrelated seeds."""
     return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
@@ -158,15 +181,31 @@ def verdict_reward(verdict: Verdict) -> float:
     return float(verdict.status == RIGHT) if verdict.reward is None else verdict.reward
 
 
-def as_group(rollouts: Sequence[Rollout]) -> Group:
-    """What an advantage estimator sees of the rollouts of one prompt."""
+def as_group(rollouts: Sequence[Rollout], progress: float = 0.0, seed: int = 0, kl_reward_coef: float = 0.0) -> Group:
+    """What an advantage estimator sees of the rollouts of one prompt.
+
+    progress: of the run, in [0, 1]; seed: the run's; kl_reward_coef: weight of log pi / pi_ref, summed over a response, which
+    is taken off its reward.
+    """
     if len({r.group for r in rollouts}) != 1:
         raise ValueError(f"a group has one draw number, not {sorted({r.group for r in rollouts})}")
-    entropies = [r.entropies for r in rollouts]
+    arrays = {
+        "entropies": [r.entropies for r in rollouts],
+        "logprobs": [r.old_logprobs for r in rollouts],
+        "ref_logprobs": [r.ref_logprobs for r in rollouts],
+    }
+    rewards = np.array([r.reward for r in rollouts], dtype=np.float64)
+    if kl_reward_coef:
+        pairs: Any = zip(arrays["logprobs"], arrays["ref_logprobs"], strict=True)
+        rewards -= kl_reward_coef * np.array([(p.astype(np.float64) - q).sum() for p, q in pairs])
     return Group(
-        rewards=np.array([r.reward for r in rollouts], dtype=np.float64),
+        rewards=rewards,
         correct=np.array([r.verdict.status == RIGHT for r in rollouts]),
         labels=[r.verdict.label for r in rollouts],
         scores=np.array([verdict_reward(r.verdict) for r in rollouts], dtype=np.float64),
-        entropies=None if any(h is None for h in entropies) else entropies,  # type: ignore[arg-type]
+        lengths=np.array([r.length for r in rollouts]),
+        progress=progress,
+        number=rollouts[0].group,
+        seed=seed,
+        **{name: None if any(x is None for x in xs) else xs for name, xs in arrays.items()},  # type: ignore[arg-type]
     )

@@ -84,7 +84,8 @@ class Engine(Protocol):
 class Rollout:
     """A completion with its prompt, verdict and reward. group: draw number of its prompt, which alone makes a group; version:
     optimizer steps of the policy that sampled it; old_logprobs, entropies: of the trainer before the update, ref_logprobs: of
-    the reference model, float32[T] each, nats; advantages: float64[T] or one number for all tokens."""
+    the reference model, float32[T] each, nats; advantages: float64[T] or one number for all tokens; weight: of the response in
+    the loss, 0 leaves it out."""
 
     group: int
     prompt: str
@@ -99,6 +100,7 @@ class Rollout:
     entropies: NDArray[np.float32] | None = None
     ref_logprobs: NDArray[np.float32] | None = None
     advantages: NDArray[np.float64] | None = None
+    weight: float = 1.0
 
     @property
     def length(self) -> int:

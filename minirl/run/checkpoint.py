@@ -63,9 +63,11 @@ class State:
 
 
 def fingerprint(
-    prompts: Sequence[Prompt], test: Sequence[Prompt], tokenizer: Any, model_config: Any, verifier: VerifierConfig
-) -> dict[str, str]:
-    """What a resumed run must find unchanged, by name; SHA-256. The weights come later: see `weights_digest`."""
+    prompts: Sequence[Prompt], test: Sequence[Prompt], tokenizer: Any, model_config: Any, verifier: VerifierConfig,
+    own_code: Sequence[str] = (),
+) -> dict[str, str]:  # fmt: skip
+    """What a resumed run must find unchanged, by name; SHA-256. The weights come later: see `weights_digest`. own_code: names
+    file.py:name of the user's code besides the rewards."""
 
     def digest(items: Any) -> str:
         total = hashlib.sha256()
@@ -76,7 +78,7 @@ def fingerprint(
     def content(prompts: Sequence[Prompt]) -> Any:
         return ((p.text, p.ids, p.problem.answer, sorted(p.problem.extra_info.items())) for p in prompts)
 
-    names = [verifier.name, *(str(reward[0]) for reward in verifier.rewards)]
+    names = [verifier.name, *(str(reward[0]) for reward in verifier.rewards), *own_code]
     rewards = [file.read_bytes() for name in names if (file := reward_file(name))]
     sizes = {k: v for k, v in model_config.to_dict().items() if k not in ("_name_or_path", "transformers_version", "dtype")}
     return {

@@ -104,7 +104,7 @@ def open_training(inputs: Inputs, encoded: Encoded, ranks: Ranks, folder: Any, s
     config, tokenizer, prompts, test = inputs.config, encoded.tokenizer, encoded.prompts, encoded.test
     if ranks.main:
         introduce(inputs, encoded, ranks, folder)
-    known = fingerprint(prompts, test, tokenizer, model_config(config.model), config.verifier)
+    known = fingerprint(prompts, test, tokenizer, model_config(config.model), config.verifier, config.own_code)
     checkpoints = Checkpoints(config, ranks, folder, known)
     state = checkpoints.newest()
     policy = Policy(config, ranks, len(tokenizer))
@@ -112,7 +112,7 @@ def open_training(inputs: Inputs, encoded: Encoded, ranks: Ranks, folder: Any, s
     policy.nonfinite = state.nonfinite
     engine = build_engine(config, policy, tokenizer, encoded.longest)
     checkpoints.load_generators()
-    sampler = Sampler(engine, tokenizer, inputs.pool, ranks, config.run.seed, config.rollout.stop)
+    sampler = Sampler(engine, tokenizer, inputs.pool, ranks, config.run.seed, config.rollout.stop, config.verifier.labeller)
     order = Order(len(prompts), config.run.seed, state.position)
     reporter = Reporter(folder, config.run.steps, config.algorithm.epochs)
     reporter.resume(state.step, state.evaluations, state.metrics_bytes)

@@ -2,15 +2,16 @@
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from minirl.advantages import EDAS, base_estimator, diversity
+from minirl.advantages import diversity, edas_of
 from minirl.config.options import Config
-from minirl.loss import TokenLoss, kl
+from minirl.loss import kl
+from minirl.losses import TokenLoss
 from minirl.policy.micro_batches import MicroBatch
 from minirl.rollout.sampler import as_group
 from minirl.rollout.types import Batch, Rollout
@@ -32,10 +33,10 @@ def batch_metrics(batch: Batch, carried: Sequence[Sequence[Rollout]], drawn: int
     """
     rollouts = [r for g in batch.generated for r in g]
     scored = [r for r in rollouts if r.reward == r.reward]
-    edas: EDAS = replace(config.estimator.edas, base=base_estimator(config.build_estimator()))
-    generated = diversity([as_group(g) for g in batch.generated], edas)
+    edas, keeps = edas_of(config.build_estimator(), config.estimator.edas), config.keeps()
+    generated = diversity([as_group(g) for g in batch.generated], edas, keeps)
     same = len(batch.generated) == len(batch.groups) and all(map(operator.is_, batch.generated, batch.groups))
-    trained = generated if same else diversity([as_group(g) for g in batch.groups], edas)
+    trained = generated if same else diversity([as_group(g) for g in batch.groups], edas, keeps)
     labels = [r.verdict.label for r in rollouts]
     fresh = {g[0].group for g in batch.generated}
     used = sum(g[0].group in fresh for g in (*batch.groups, *carried))

@@ -39,7 +39,8 @@ def open_replay(config: Config, ranks: Ranks, prompts: Sequence[Prompt], tokeniz
     saved = read_step(config)
     config, changed = recorded_config(config, saved)
     policy = policy_before(saved, config, ranks, len(tokenizer))
-    sampler = Sampler(RecordedEngine(saved, config.run.seed), tokenizer, pool, ranks, config.run.seed, config.rollout.stop)
+    engine = RecordedEngine(saved, config.run.seed)
+    sampler = Sampler(engine, tokenizer, pool, ranks, config.run.seed, config.rollout.stop, config.verifier.labeller)
     order = RecordedOrder(len(prompts), config.run.seed, saved)
     return Replay(config, ranks, prompts, policy, sampler, order, saved.before, saved, changed)
 

@@ -59,6 +59,11 @@ class Step:
         self.begin = time.perf_counter()
         self.run.sampler.pop_timings()  # those of an evaluation are not this step's
 
+    @property
+    def progress(self) -> float:
+        """Of the run: 0 at its first step, 1 at its last, so that a schedule's two values are those of these steps."""
+        return (self.number - 1) / max(1, self.run.config.run.steps - 1)
+
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:
         """Adds the time inside to `seconds` under the name `part`."""

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from minirl.advantages import has_signal
 from minirl.analysis.run_report import write_report
 from minirl.data.prompts import Prompt
@@ -81,7 +83,8 @@ class TrainingRun(Run):
         check_logprob_diff(metrics, config.rollout)
         if self.policy.nonfinite >= config.optimizer.max_nonfinite:
             self.abort(batch)
-        empty = 0 if any(has_signal(as_group(group)) for group in batch.groups) else before.empty + 1
+        teaches = any(has_signal(as_group(group)) or any(np.any(r.advantages) for r in group) for group in batch.groups)
+        empty = 0 if teaches else before.empty + 1
         check_signal(empty, metrics, config.rollout.max_empty_steps)
         if config.eval.every and number % config.eval.every == 0 and not self.over(number):
             self.evaluate(number, config.eval.during_problems)

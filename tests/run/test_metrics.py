@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from minirl.loss import Clip, clipped_surrogate
+from minirl.losses import PPO, Clip, Tokens
 from minirl.run.metrics import UpdateStats
 from minirl.utils.distributed import Ranks
 
@@ -35,7 +35,7 @@ def micro_batch(rng, tokens):
     counted, fresh = torch.tensor(rng.random(tokens) < 0.7), torch.tensor(rng.random(tokens) < 0.5)
     advantages = torch.tensor(rng.normal(0, 1, tokens), dtype=torch.float32)
     importance = torch.tensor(rng.choice([0.0, 1.0, 1.5], tokens), dtype=torch.float32)
-    token_loss = replace(clipped_surrogate(new, old, advantages, Clip()), rollout_is=importance, ref_kl=torch.rand(tokens))
+    token_loss = replace(PPO()(Tokens(new, old, advantages), Clip()), rollout_is=importance, ref_kl=torch.rand(tokens))
     return Micro(counted * 0.1, 2.0 + fresh, sampler), new.requires_grad_(), torch.rand(tokens), token_loss
 
 

@@ -8,29 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minirl.advantages import (
-    DAPO,
-    EDAS,
-    GRPO,
-    PAPER,
-    PKPO,
-    EntropyShaped,
-    Group,
-    Requirements,
-    build,
-    diversity,
-    has_signal,
-    rho,
-    surprise,
-)
-
-
-def group(wrong: str, right: int, **more) -> Group:
-    """A binary-reward group: one wrong response a letter, then `right` right ones."""
-    labels = list(wrong) + [""] * right
-    correct = np.array([False] * len(wrong) + [True] * right)
-    return Group(correct.astype(float), correct, labels, **more)
-
+from minirl.advantages import DAPO, EDAS, GRPO, PKPO, EntropyShaped, Group, rho, surprise
+from tests.advantages.groups import group
 
 # (wrong labels, right, beta, A right, A wrong before, A of each class after): arXiv 2605.17333's formulas by hand, N = 10
 GOLDEN = [
@@ -111,9 +90,18 @@ def test_pkpo_reward_is_the_share_of_k_subsets_with_a_right_answer():
         expected = np.array(rewards) - np.mean(rewards)
         g = Group(np.array(correct, float), np.array(correct), ["" if r else "w" for r in correct])
         assert PKPO(k=k)(g) == pytest.approx(expected)
-        # leave one out: each response against the mean of the others
-        others = [(sum(rewards) - r) / (n - 1) for r in rewards]
-        assert PKPO(k=k, leave_one_out=True)(g) == pytest.approx(np.array(rewards) - others)
+        # eq. 29 by enumeration: less the mean reward of the others in the group without this response
+        sloo = []
+        for i in range(n):
+            rest = [j for j in range(n) if j != i]
+            subsets = list(itertools.combinations(rest, k))
+            hit = [any(correct[j] for j in s) for s in subsets]
+            others = [k / (n - 1) * np.mean([h for h, s in zip(hit, subsets, strict=True) if j in s]) for j in rest]
+            sloo.append(rewards[i] - np.mean(others))
+        assert PKPO(k=k, baseline="sloo")(g) == pytest.approx(sloo)
+        # eq. 33: a right response counts in the subsets that only it solves, less those of size k - 1 without it
+        right = comb(n - c, k - 1) / comb(n, k)
+        assert PKPO(k=k, baseline="sloo-1")(g) == pytest.approx([right if r else 0.0 for r in correct])
 
 
 def test_pkpo_is_not_grpo_unless_standardised():
@@ -195,7 +183,8 @@ def test_edas_with_length_shaped_rewards(wrong, right):
         p = {label: labels.count(label) / len(labels) for label in labels}
         entropy = -sum(q * log(q) for q in p.values())
         delta = 2.0 * np.abs(plain[: len(wrong)]).mean() * (-log(p[labels[0]]) - entropy) / log(len(labels))
-        assert shaped[0] == pytest.approx(plain[0] + np.sign(delta) * min(abs(delta), abs(plain[0]) / 2))
+        changed = plain[0] + np.sign(delta) * min(abs(delta), abs(plain[0]) / 2)
+        assert shaped[0] == pytest.approx(changed if plain[0] < 0 else plain[0])
 
 
 def test_branches():
@@ -231,114 +220,12 @@ def test_entropy_shaping_never_changes_a_sign(wrong, right, h):
         assert np.all(np.sign(shaped) == np.sign(plain))
 
 
-# ---- names and recipes -----------------------------------------------------------------------------------------------------
-
-
-def test_names_of_the_paper_compose():
-    assert build("grpo") == GRPO()
-    assert build("dapo+edas") == EDAS(base=DAPO())
-    assert build("grpo+edas") == EDAS(base=GRPO())
-    assert build("dapo+entropy") == EntropyShaped(base=DAPO())
-    assert build("dapo+edas+entropy") == EntropyShaped(base=EDAS(base=DAPO()))
-    for name in PAPER:
-        assert build(name).requirements.min_group_size >= 2
-
-
-@pytest.mark.parametrize("name", ["grop", "edas", "dapo+edsa", "grpo+", "", "grpo+edas+edas", "dapo+entropy+edas", "grpo+dapo"])
-def test_bad_names_say_what_is_known(name):
-    with pytest.raises(ValueError, match=r"grpo.*dapo|twice|last"):
-        build(name)
-
-
-def test_recipes_are_those_of_the_base():
-    assert build("dapo+edas").requirements == Requirements(True, 0.2, 0.28, "token-mean")
-    assert build("grpo+edas").requirements == Requirements(False, 0.2, 0.2, "seq-mean-token-mean")
-    assert build("dapo+entropy").requirements.needs_entropy
-    assert not build("dapo+edas").requirements.needs_entropy
-
-
 @pytest.mark.parametrize("bad", [{"kappa": 1.0}, {"alpha": -0.1}, {"beta": -1.0}])
 def test_edas_refuses_strengths_that_could_reward_a_wrong_answer(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
         EDAS(**bad)
 
 
-# ---- metrics ---------------------------------------------------------------------------------------------------------------
-
-
-def test_diversity_by_hand():
-    groups = [group("aab", 7), group("aa", 8), group("a", 9), group("", 10), group("abcd", 0)]
-    m = diversity(groups)
-    assert m["informative"] == 3 / 5
-    assert m["diverse_groups"] == 2
-    assert m["unique_wrong"] == (2 + 1 + 1 + 0 + 4) / 5
-    assert m["error_diversity"] == pytest.approx((2 / 3 + 1 / 2 + 1 + 1) / 4)
-    assert (m["branch_a"], m["branch_b"], m["branch_c"]) == (2, 1, 2)
-    # base GRPO; |delta| over the 10 wrong responses, from the golden vectors: aab and aa change, the others do not
-    by_hand = (2 * (1.57104 - 1.44913) + (1.44913 - 1.20532) + 2 * (2.27683 - 1.89736)) / 10
-    assert m["delta"] == pytest.approx(by_hand, abs=1e-5)
-    assert diversity([])["informative"] == 0.0
-
-
-def test_a_wrong_response_without_a_label_is_in_no_class():
-    plain = group("aab", 7)
-    mixed = Group(plain.rewards, plain.correct, ["", "a", "b", *[""] * 7])
-    shaped = EDAS()(mixed)
-    assert shaped[0] == GRPO()(mixed)[0]
-    assert np.array_equal(EDAS()(Group(plain.rewards, plain.correct, [""] * 10)), GRPO()(plain)), "no labels at all: no shaping"
-    assert diversity([mixed])["unique_wrong"] == 2
-    assert diversity([Group(plain.rewards, plain.correct, [""] * 10)])["branch_a"] == 1
-
-
 def test_pkpo_refuses_rewards_it_is_not_defined_for():
     with pytest.raises(ValueError, match="pkpo is defined for rewards"):
         PKPO(k=2)(Group(np.array([0.5, 0.0]), np.array([False, False]), ["a", "b"]))
-
-
-def test_delta_is_measured_on_the_estimator_s_own_base():
-    g = group("aab", 7)
-    unscaled = diversity([g], EDAS(base=GRPO(std=False)))["delta"]
-    changed = np.abs(EDAS(base=GRPO(std=False))(g) - GRPO(std=False)(g))[:3].mean()
-    assert unscaled == pytest.approx(changed)
-    assert unscaled < diversity([g])["delta"]
-
-
-def test_signal_is_scores_that_differ_before_any_shaping():
-    rights = np.array([True, True])
-    assert not has_signal(Group(np.array([1.0, 0.7]), rights, ["", ""], scores=np.array([1.0, 1.0]))), (
-        "only length tells them apart"
-    )
-    graded = np.array([False, False])
-    assert has_signal(Group(np.array([0.2, 0.7]), graded, ["", ""])), "a graded reward"
-
-
-def test_signal_is_both_right_and_wrong_among_the_judged():
-    nan = float("nan")
-    assert has_signal(group("a", 1))
-    assert not has_signal(group("ab", 0))
-    assert not has_signal(group("", 3))
-    assert not has_signal(Group(np.array([nan, 1.0]), np.array([False, True]), ["", ""]))
-
-
-def test_the_documented_new_estimator_works(tmp_path):
-    import re
-    import shutil
-    import subprocess
-    import sys
-
-    from tests.conftest import ROOT
-
-    text = (ROOT / "docs" / "algorithms.md").read_text()
-    block = re.search(r"```python\n# minirl/advantages\.py\n(.*?)```", text, re.DOTALL).group(1)
-    shutil.copytree(ROOT / "minirl", tmp_path / "minirl", ignore=shutil.ignore_patterns("__pycache__"))
-    file = tmp_path / "minirl" / "advantages.py"
-    source = file.read_text()
-    (line,) = re.findall(r"^BASES.*\n", source, re.MULTILINE)
-    file.write_text(source.replace(line, block.replace("BASES =", "BASES: dict[str, Any] =")))
-    program = (
-        "from minirl.config.command_line import load; import numpy as np; from minirl.advantages import Group\n"
-        "s = load(['--algorithm.estimator=maxrl+edas', '--estimator.maxrl.floor=0.2']).build_estimator()\n"
-        "print(s.base.floor, s.base(Group(np.array([1., 0, 0, 0]), np.array([1, 0, 0, 0], bool), list('rabc'))).tolist())"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "0.2 [3.0, -1.0, -1.0, -1.0]"

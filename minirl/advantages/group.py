@@ -1,0 +1,210 @@
+"""What an advantage estimator sees, a group of responses, and what it may ask of the rest of the run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from math import cos, pi
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Arrays = Sequence[NDArray[np.floating]]
+
+
+@dataclass(frozen=True)
+class Group:
+    """All N responses to one prompt.
+
+    rewards: float[N], NaN where the verifier had no verdict (such a response counts nowhere and gets advantage 0);
+    correct: bool[N]; labels: N error classes E(y), read for wrong responses only, "" where the verifier gave none;
+    scores: float[N] rewards before any shaping by length, the same as `rewards` if None; lengths: int[N] response tokens;
+    entropies, logprobs, ref_logprobs: N arrays float[T_i] in nats, or None: at each response token the policy's full-vocabulary
+    entropy, and the log-prob of the token under the policy before the update and under the reference model;
+    progress: of the run, 0 at its first step and 1 at its last; number: draw number of the prompt, which with the run's seed
+    names every random choice that an estimator makes in this group.
+    """
+
+    rewards: Floats
+    correct: NDArray[np.bool_]
+    labels: Sequence[str]
+    scores: Floats | None = None
+    entropies: Arrays | None = None
+    logprobs: Arrays | None = None
+    ref_logprobs: Arrays | None = None
+    lengths: NDArray[np.integer] | None = None
+    progress: float = 0.0
+    number: int = 0
+    seed: int = 0
+
+    @property
+    def valid(self) -> NDArray[np.bool_]:
+        """bool[N]: responses that have a verdict."""
+        return ~np.isnan(self.rewards)
+
+    @property
+    def right(self) -> NDArray[np.bool_]:
+        """bool[N]: responses judged right."""
+        return self.valid & self.correct
+
+    @property
+    def wrong(self) -> NDArray[np.bool_]:
+        """bool[N]: responses judged wrong."""
+        return self.valid & ~self.correct
+
+    @property
+    def classified(self) -> NDArray[np.bool_]:
+        """bool[N]: wrong responses with an error class, the paper's W; all wrong ones if the verifier labels all."""
+        return self.wrong & np.array([bool(label) for label in self.labels], dtype=bool)
+
+    @property
+    def accuracy(self) -> float:
+        """c / N, the share of right responses among those with a verdict; 0 of none."""
+        return float(self.right.sum() / max(1, self.valid.sum()))
+
+    def now(self, value: Any) -> float:
+        """The value that a numeric option has at this point of the run: itself, or a schedule's at `progress`."""
+        if not isinstance(value, str):
+            return value
+        begin, end, shape = schedule(value)
+        share = (1 - cos(pi * self.progress)) / 2 if shape == "cosine" else self.progress
+        return begin + (end - begin) * share
+
+
+def schedule(text: str) -> tuple[float, float, str]:
+    """(first value, last value, "linear" or "cosine") of "0.4 -> 0.1" or "0.4 -> 0.1 cosine". ValueError for anything else."""
+    numbers, _, shape = text.strip().partition(" cosine")
+    begin, arrow, end = numbers.partition("->")
+    if not arrow or shape.strip():
+        raise ValueError(text)
+    values = float(begin), float(end.removesuffix(" linear"))
+    if not np.isfinite(values).all():
+        raise ValueError(text)
+    return (*values, "cosine" if " cosine" in text else "linear")
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What an estimator asks of the rest of the run; the config can override the first four and the loss.
+
+    needs_entropy, needs_logprobs, needs_ref_logprobs: which of `Group`'s arrays are read, so that the others are not computed;
+    min_group_size: responses to a prompt at least; loss: name of the policy loss that its advantages are made for.
+    """
+
+    dynamic_sampling: bool
+    clip_low: float
+    clip_high: float
+    loss_agg_mode: str
+    needs_entropy: bool = False
+    min_group_size: int = 2
+    needs_logprobs: bool = False
+    needs_ref_logprobs: bool = False
+    loss: str = "ppo"
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """Maps a group to one advantage a response (float[N]) or one a token (N arrays float[T_i]).
+
+    A subclass is a frozen dataclass with `name`, `source`, `__call__`, and options made by `option`. What is below are the
+    defaults of all else that it can decide.
+    """
+
+    name: ClassVar[str] = ""
+    source: ClassVar[str] = ""
+
+    @property
+    def requirements(self) -> Requirements:
+        """What it asks of the run: GRPO's unless it says otherwise."""
+        return Requirements(False, clip_low=0.2, clip_high=0.2, loss_agg_mode="seq-mean-token-mean")
+
+    def __call__(self, group: Group) -> Any:
+        raise NotImplementedError
+
+    def keeps(self, group: Group) -> bool:
+        """Whether dynamic sampling keeps the group: right and wrong responses are both there."""
+        return bool(group.right.any() and group.wrong.any())
+
+    def weights(self, group: Group) -> Floats:
+        """float[N], weight of each response in the loss; 0: it is in the group's statistics and in no count of the loss."""
+        return np.ones(len(group.rewards))
+
+    def fitted(self, groups: Sequence[Group]) -> "Estimator":
+        """The estimator for one batch, with what it reads of the batch as a whole."""
+        return self
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            if "help" not in f.metadata or isinstance(f.default, bool) or "choices" in f.metadata:
+                continue
+            object.__setattr__(self, f.name, number(getattr(self, f.name), f"{self.name}.{f.name}"))
+            lowest, above = f.metadata.get("at_least", -np.inf), f.metadata.get("above", -np.inf)
+            for value in self.values(f.name):
+                check(value >= lowest, f"estimator.{self.name}.{f.name} must be at least {lowest}, not {value:g}")
+                check(value > above, f"estimator.{self.name}.{f.name} must be above {above}, not {value:g}")
+
+    def values(self, name: str) -> tuple[float, ...]:
+        """The smallest set of values between which an option stays during a run: one, or the two ends of its schedule."""
+        value = getattr(self, name)
+        return schedule(value)[:2] if isinstance(value, str) else (value,)
+
+
+@dataclass(frozen=True)
+class Wrapper(Estimator):
+    """An estimator that reshapes the advantages of another one, its `base`, and asks of the run what that asks."""
+
+    base: Estimator = field(default=Estimator(), kw_only=True)
+
+    @property
+    def requirements(self) -> Requirements:
+        return self.base.requirements
+
+    def keeps(self, group: Group) -> bool:
+        return self.base.keeps(group)
+
+    def weights(self, group: Group) -> Floats:
+        return self.base.weights(group)
+
+    def fitted(self, groups: Sequence[Group]) -> Estimator:
+        return replace(self, base=self.base.fitted(groups))
+
+    def advantages(self, group: Group) -> Floats:
+        """float[N] of the base. TypeError where that gives one a token."""
+        advantages = self.base(group)
+        if not isinstance(advantages, np.ndarray):
+            raise TypeError(f"{self.name} shapes one advantage a response: write entropy last, as in dapo+{self.name}+entropy")
+        return advantages
+
+
+def option(default: Any, text: str, **limits: Any) -> Any:
+    """A dataclass field that is an option of the command line: its one-line meaning, and `choices` or `minimum` if any.
+
+    A numeric option of an estimator, annotated `Any`, may be a schedule too; `at_least` and `above` bound it.
+    """
+    return field(default=default, metadata={"help": text, **limits})
+
+
+def number(value: Any, name: str) -> Any:
+    """`value` as an int or float, or the text of a schedule. ValueError for anything else; name: of the option."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value):
+        return value
+    if isinstance(value, str):
+        try:
+            return schedule(value) and " ".join(value.split()) if "->" in value else number(float(value), name)
+        except ValueError:
+            pass
+    raise ValueError(
+        f"estimator.{name} takes a number, or a schedule such as '0.4 -> 0.1' or '0.4 -> 0.1 cosine', not {value!r}"
+    )
+
+
+def check(condition: bool, message: str) -> None:
+    """ValueError with `message` unless `condition`."""
+    if not condition:
+        raise ValueError(message)
+
+
+def has_signal(group: Group) -> bool:
+    """Whether the group's scores are not all equal (for right and wrong: its accuracies)."""
+    scores = group.rewards if group.scores is None else group.scores
+    return len(set(scores[group.valid].tolist())) > 1

@@ -119,7 +119,8 @@ class Estimator:
         return Requirements(False, clip_low=0.2, clip_high=0.2, loss_agg_mode="seq-mean-token-mean")
 
     def __call__(self, group: Group) -> Any:
-        raise NotImplementedError
+        """The advantages of `group`. TypeError for a subclass that does not say what they are."""
+        raise TypeError(f"{type(self).__name__} does not define __call__")
 
     def keeps(self, group: Group) -> bool:
         """Whether dynamic sampling keeps the group: right and wrong responses are both there."""
@@ -137,7 +138,8 @@ class Estimator:
         for f in fields(self):
             if "help" not in f.metadata or isinstance(f.default, bool) or "choices" in f.metadata:
                 continue
-            object.__setattr__(self, f.name, number(getattr(self, f.name), f"{self.name}.{f.name}"))
+            value = number(getattr(self, f.name), f"{self.name}.{f.name}")
+            object.__setattr__(self, f.name, float(value) if isinstance(value, int) and isinstance(f.default, float) else value)
             lowest, above = f.metadata.get("at_least", -np.inf), f.metadata.get("above", -np.inf)
             for value in self.values(f.name):
                 check(value >= lowest, f"estimator.{self.name}.{f.name} must be at least {lowest}, not {value:g}")

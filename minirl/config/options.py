@@ -6,6 +6,7 @@ estimator asks".
 
 import dataclasses
 import math
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
@@ -319,10 +320,12 @@ class Config:
 def every_option(node: Any = None, path: str = "") -> list[tuple[str, Any, Mapping[str, Any]]]:
     """(key, value, {"help": meaning, "type": its type, limits}) of every option of a config, the defaults if None, in order."""
     rows: list[tuple[str, Any, Mapping[str, Any]]] = []
-    for f in fields(node := Config() if node is None else node):
+    node = Config() if node is None else node
+    types = typing.get_type_hints(type(node))
+    for f in fields(node):
         value = getattr(node, f.name)
         if "help" in f.metadata:
-            rows.append((path + f.name, value, {"type": f.type, **f.metadata}))
+            rows.append((path + f.name, value, {"type": types[f.name], **f.metadata}))
         elif is_dataclass(value) and f.name != "base":
             rows += every_option(value, f"{path}{f.name}.")
     return rows

@@ -6,7 +6,7 @@ from minirl.config.command_line import load
 from minirl.utils.errors import ConfigError
 
 BAD = [
-    ("--algorithm.clip_low=5", "below 1"),
+    ("--algorithm.clip_low=5", "at most 1"),
     ("--algorithm.rollout_is_low=3", "range of ratios"),
     ("--algorithm.rollout_is_high=0", "range of ratios"),
     ("--estimator.pkpo.k=0", "estimator.pkpo.k must be at least 1"),

@@ -110,13 +110,14 @@ class PolicyLoss:
     needs_old_logprobs: ClassVar[bool] = False
 
     def __call__(self, tokens: Tokens, clip: Clip) -> TokenLoss:
-        raise NotImplementedError
+        """The loss of each token. TypeError for a subclass that does not say what it is."""
+        raise TypeError(f"{type(self).__name__} does not define __call__")
 
     def select(
         self, advantages: NDArray[np.floating], old_logprobs: NDArray[np.floating], rng: np.random.Generator
     ) -> NDArray[np.bool_]:
         """bool[T]: tokens of a whole mini-batch, of all ranks, that the loss treats otherwise. See needs_old_logprobs."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} has needs_old_logprobs and does not define select")
 
 
 @dataclass(frozen=True)

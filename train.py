@@ -1,9 +1,9 @@
-"""minirl: sample -> verify -> advantages -> update -> push the weights, until the steps are done.
+"""minirl: sample -> verify -> advantages -> update -> sync the engine's weights, step after step.
 
-    accelerate launch train.py                                    # the embedded model on this machine, minutes
-    accelerate launch train.py configs/NAME.yaml --algorithm.estimator=grpo+edas --run-dir runs/mine   # again: it resumes
+    accelerate launch train.py                                    # trains the embedded tiny model, in minutes
+    accelerate launch train.py configs/NAME.yaml --algorithm.estimator=grpo+edas --run-dir runs/mine   # repeated: resumes
     torchrun --nproc_per_node 2 train.py                          # two ranks on a CPU
-    python train.py --replay runs/mine/step12                     # one saved step again, next to its numbers
+    python train.py --replay runs/mine/step12                     # recomputes a saved step and compares its metrics
     python train.py --help                                        # every option
 
 This file is the algorithm. What surrounds it (data, ranks, run folder, resuming, guards, evaluation, saving, stopping) is in
@@ -19,12 +19,12 @@ from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin on a shared machine cost up to 46x
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-gc.disable()  # looking for garbage among what is imported takes a tenth of the start and finds none
+gc.disable()  # garbage collection during the imports takes a tenth of the start-up time and frees nothing
 
 from minirl.run.inputs import Inputs, inputs_of, read_inputs
 
 if __name__ == "__main__":
-    # Before torch is imported: help, and a mistake in the options or the data, should not take seconds.
+    # Before torch is imported, which takes seconds: --help and errors in options or data come at once.
     INPUTS = inputs_of("train.py", sys.argv[1:])
 
 from torch import Tensor
@@ -46,7 +46,7 @@ gc.enable()
 
 
 def train(inputs: Inputs) -> None:
-    """One run, from its inputs to its report; or one saved step of it again, which is the same loop over what was recorded."""
+    """Trains until all steps are done; with --replay, the same loop runs one saved step on its recorded responses."""
     with open_run(inputs) as run:
         for step in run.steps():  # between steps: evaluate, check, save, stop
             with step.timed("rollout"):
@@ -62,22 +62,22 @@ def train(inputs: Inputs) -> None:
 
 
 def collect_batch(run: Run) -> Batch:
-    """Samples and verifies groups until `rollout.prompts` of them are there to train on.
+    """Samples and verifies `rollout.prompts` groups to train on.
 
-    Without dynamic sampling: one generation batch as it comes. With it, groups that are all right or all wrong are dropped and
-    more prompts are sampled, as many as the share kept so far lets expect, up to `max_generation_batches`.
+    Without dynamic sampling: one generation batch, of which every group is kept. With it, groups without signal (all right,
+    or all wrong) are dropped and more batches sampled, sized by the share kept so far, up to `max_generation_batches`.
     """
     r, dynamic = run.config.rollout, run.config.algorithm.requirements.dynamic_sampling
     params = SamplingParams(r.group_size, r.temperature, r.max_response_tokens)
     kept, generated = list(run.state.surplus), list[list[Rollout]]()
-    expected = 1 / r.oversample if dynamic else 1.0  # share of groups that will be kept
+    expected = 1 / r.oversample if dynamic else 1.0  # share of groups that will have signal
     for _ in range(r.max_generation_batches if dynamic else 1):
         missing = r.prompts - len(kept)
         if missing <= 0:
             break
         wanted = min(ceil(missing / expected), ceil(max(2, r.oversample) * r.prompts))
         drawn = run.order.draw(r.draws(wanted))
-        keep = min(wanted, len(drawn))  # the others, which take longest, are aborted
+        keep = min(wanted, len(drawn))  # the other groups, the last to finish, are aborted
         groups = run.sampler.groups([run.prompts[i] for _, i in drawn], [number for number, _ in drawn], params, keep=keep)
         for rollout in (rollout for group in groups for rollout in group):
             rollout.reward += overlong_penalty(rollout.length, r.max_response_tokens, run.config.algorithm.overlong_buffer)
@@ -91,29 +91,29 @@ def collect_batch(run: Run) -> Batch:
             f"{r.max_generation_batches} generation batches: the problems are too easy or too hard for the model; raise "
             "rollout.group_size or rollout.max_generation_batches, or set rollout.when_exhausted=smaller"
         )
-    # Carried once and at most half a batch: the next one is mostly of its own policy, and nothing gets older than one batch.
+    # Surplus groups are carried over once, and fill at most half of the next batch, which so stays mostly on-policy.
     fresh = [group for group in kept[r.prompts :] if group[0].version == run.policy.version]
     return Batch(kept[: r.prompts], fresh[: r.prompts // 2] if r.carry_over else [], generated)
 
 
 def compute_logprobs(policy: Any, batch: Batch, estimator: Estimator, config: Config) -> None:
-    """Log-probs of the batch before the update: the denominator of the ratio; and the reference's, where there is one.
+    """Sets the rollouts' old_logprobs, the denominator of the ratio, and with a reference model their ref_logprobs.
 
-    Those of the first mini-batch are not needed where its own forward pass gives them and nothing else reads them.
+    The first mini-batch needs no old_logprobs where its own forward pass gives the same ones and nothing else reads them.
     """
     a, entropy = config.algorithm, estimator.requirements.needs_entropy
-    redundant = a.epochs == 1 and a.rollout_is == "none" and not entropy and not config.rollout.carry_over
-    first = len(batch.groups) if a.old_logprobs == "rollout" else a.mini_batch_prompts if redundant else 0
+    on_policy = a.epochs == 1 and a.rollout_is == "none" and not entropy and not config.rollout.carry_over
+    skip = len(batch.groups) if a.old_logprobs == "rollout" else a.mini_batch_prompts if on_policy else 0
     with policy.computing():
-        policy.compute_logprobs([r for group in batch.groups[:first] for r in group], old=False)
-        policy.compute_logprobs([r for group in batch.groups[first:] for r in group], old=True, entropy=entropy)
+        policy.compute_logprobs([r for group in batch.groups[:skip] for r in group], old=False)
+        policy.compute_logprobs([r for group in batch.groups[skip:] for r in group], old=True, entropy=entropy)
     if a.old_logprobs == "rollout":
         for rollout in (r for group in batch.groups for r in group):
             rollout.old_logprobs = rollout.completion.logprobs
 
 
 def compute_advantages(estimator: Estimator, batch: Batch) -> None:
-    """Gives each rollout its advantage, a whole group at a time. RunError when the estimator is not made for these rewards."""
+    """Sets the rollouts' advantages, group by group. RunError when the estimator does not accept the rewards."""
     for group in batch.groups:
         try:
             advantages = estimator(as_group(group))
@@ -124,15 +124,15 @@ def compute_advantages(estimator: Estimator, batch: Batch) -> None:
 
 
 def update(policy: Any, batch: Batch, lr: float, config: Config) -> UpdateStats:
-    """The optimizer steps of one batch: mini-batches of whole groups, the old log-probs frozen throughout.
+    """The optimizer steps of one batch, one for each mini-batch of whole groups; old log-probs stay fixed.
 
-    Where the batch could not be filled, the last mini-batch is smaller and its loss is scaled down by as much.
+    If the batch is not full, the last mini-batch is smaller and its loss is scaled by its share of a full one.
     """
     a = config.algorithm
     stats = UpdateStats(policy.version, a.old_logprobs == "trainer", skipped=int(not batch.groups))
     for start in list(range(0, len(batch.groups), a.mini_batch_prompts)) * a.epochs:
         groups = batch.groups[start : start + a.mini_batch_prompts]
-        # A response without verdict teaches nothing; a truncated one does unless the config says otherwise.
+        # Without responses that have no verdict (their reward is NaN), and without truncated ones if mask_truncated.
         rollouts = [r for group in groups for r in group if r.reward == r.reward and not (a.mask_truncated and r.truncated)]
         if not rollouts:
             stats.skipped += 1
@@ -152,7 +152,7 @@ def update(policy: Any, batch: Batch, lr: float, config: Config) -> UpdateStats:
 
 
 def policy_loss(logprobs: Tensor, entropy: Tensor, micro: MicroBatch, a: AlgorithmConfig) -> TokenLoss:
-    """The loss a token, float[T]: clipped surrogate, weighted for the gap between sampler and trainer, entropy bonus, KL."""
+    """Loss of each token, float[T]: clipped surrogate * rollout importance weight - entropy bonus + KL penalty."""
     old = logprobs.detach() if micro.old_logprobs is None else micro.old_logprobs
     clip = Clip(a.requirements.clip_low, a.requirements.clip_high, a.dual_clip)
     surrogate = clipped_surrogate(logprobs, old, micro.advantages, clip)
@@ -165,7 +165,7 @@ def policy_loss(logprobs: Tensor, entropy: Tensor, micro: MicroBatch, a: Algorit
 
 
 def main(config: Config, inputs: Inputs | None = None) -> int:
-    """The exit code of a run: 0 finished, 2 bad input, 1 a run that could not continue. inputs: those of `config`, if read."""
+    """Runs a config and returns the exit code: 0 finished, 1 could not continue, 2 bad input. inputs: if read already."""
     try:
         inputs = inputs or read_inputs(config)
         if config.dry_run:

@@ -13,7 +13,7 @@ Evaluations = list[tuple[int, dict[str, float]]]  # (step, held-out metrics)
 
 
 def write_report(folder: Path, config: Config, evaluations: Evaluations, seconds: float) -> None:
-    """Writes the three files and prints the table of the first evaluation against the last. seconds: the run's, in all."""
+    """Writes the three files and prints the table of first and last evaluation. seconds: total run time."""
     history = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     before, after = evaluations[0][1], evaluations[-1][1]
     estimator, seed, steps = config.algorithm.estimator, config.run.seed, len(history)
@@ -28,7 +28,7 @@ def write_report(folder: Path, config: Config, evaluations: Evaluations, seconds
     with must_write(folder):
         replace_file(folder / "curves.png", picture.getvalue())
         replace_file(folder / "report.md", text)
-        # Last: a run folder with a summary is a run that finished.
+        # Last: it marks the run as finished.
         replace_file(folder / "summary.json", json.dumps(summary | {"before": before, "after": after}, indent=2) + "\n")
     say(f"\n{table}\n\n{steps} steps in {seconds:.0f} s; report, curves and model are in {folder}")
 
@@ -47,7 +47,7 @@ def before_after(before: dict[str, float], after: dict[str, float]) -> str:
 
 
 def draw_curves(history: list[dict[str, float]], evaluations: Evaluations, title: str, path: Any) -> None:
-    """Six small pictures of a run."""
+    """Draws six panels of training curves into the file `path`."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -14,7 +14,7 @@ import gc
 import os
 import sys
 from dataclasses import replace
-from math import ceil
+from math import ceil, isnan
 from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin on a shared machine cost up to 46x
@@ -91,7 +91,7 @@ def collect_batch(run: Run) -> Batch:
             f"{r.max_generation_batches} generation batches: the problems are too easy or too hard for the model; raise "
             "rollout.group_size or rollout.max_generation_batches, or set rollout.when_exhausted=smaller"
         )
-    # Surplus groups are carried over once, and fill at most half of the next batch, which so stays mostly on-policy.
+    # Groups are carried over once, and fill at most half of the next batch, so that it stays mostly on-policy.
     fresh = [group for group in kept[r.prompts :] if group[0].version == run.policy.version]
     return Batch(kept[: r.prompts], fresh[: r.prompts // 2] if r.carry_over else [], generated)
 
@@ -132,8 +132,8 @@ def update(policy: Any, batch: Batch, lr: float, config: Config) -> UpdateStats:
     stats = UpdateStats(policy.version, a.old_logprobs == "trainer", skipped=int(not batch.groups))
     for start in list(range(0, len(batch.groups), a.mini_batch_prompts)) * a.epochs:
         groups = batch.groups[start : start + a.mini_batch_prompts]
-        # Without responses that have no verdict (their reward is NaN), and without truncated ones if mask_truncated.
-        rollouts = [r for group in groups for r in group if r.reward == r.reward and not (a.mask_truncated and r.truncated)]
+        # A response without verdict has the reward NaN.
+        rollouts = [r for group in groups for r in group if not isnan(r.reward) and not (a.mask_truncated and r.truncated)]
         if not rollouts:
             stats.skipped += 1
             continue

@@ -48,10 +48,7 @@ def before_after(before: dict[str, float], after: dict[str, float]) -> str:
 
 def draw_curves(history: list[dict[str, float]], evaluations: Evaluations, title: str, path: Any) -> None:
     """Draws six panels of training curves into the file `path`."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure  # without pyplot, which would choose a window system
 
     panels: list[tuple[str, list[str]]] = [
         ("accuracy", ["reward/accuracy"]),
@@ -61,9 +58,9 @@ def draw_curves(history: list[dict[str, float]], evaluations: Evaluations, title
         ("KL to old policy, nats", ["policy/approx_kl"]),
         ("gradient norm", ["optimizer/grad_norm"]),
     ]
-    figure, axes = plt.subplots(2, 3, figsize=(14, 7), layout="constrained")
+    figure = Figure(figsize=(14, 7), layout="constrained")
     steps = [m["step"] for m in history]
-    for axis, (name, keys) in zip(axes.flat, panels, strict=True):
+    for axis, (name, keys) in zip(figure.subplots(2, 3).flat, panels, strict=True):
         for key in keys:
             axis.plot(steps, smooth([m[key] for m in history]), label=key)
         if name == "accuracy":
@@ -73,7 +70,6 @@ def draw_curves(history: list[dict[str, float]], evaluations: Evaluations, title
         axis.legend(fontsize=8)
     figure.suptitle(title)
     figure.savefig(path, dpi=90)
-    plt.close(figure)
 
 
 def smooth(values: Sequence[float], width: int = 9) -> list[float]:

@@ -89,9 +89,9 @@ def packed_micro_batch(
             elif tokens:
                 segments.append(Segment(end, tokens, start, length))
             end += tokens
-    tensors = (to_device(np.concatenate(x).astype(np.int64), device) for x in (row, positions, logit_index, targets))
-    ids_, positions_, index, target = tensors
-    inputs = {"input_ids": ids_[None], "position_ids": positions_[None], "layout": layout(segments, device)}
+    columns = (row, positions, logit_index, targets)
+    input_ids, position_ids, index, target = (to_device(np.concatenate(x).astype(np.int64), device) for x in columns)
+    inputs = {"input_ids": input_ids[None], "position_ids": position_ids[None], "layout": layout(segments, device)}
     return MicroBatch([batch[i] for i in order], order, inputs, index, target)
 
 

@@ -47,13 +47,11 @@ def load(kind: Any, config: ModelConfig, **arguments: Any) -> Any:
     except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
-        hint = (
-            "config.json, weights and tokenizer are whole, and model.attention known"
-            if Path(source).exists()
-            else "the path or Hub name is right"
-        )
+        hint = "the path or Hub name is right"
         if "trust_remote_code" in str(error):
             hint = "its code can be trusted, then set model.trust_remote_code=true"
+        elif Path(source).exists():
+            hint = "config.json, weights and tokenizer are whole, and model.attention known"
         raise ConfigError(
             f"cannot load model.path={config.path!r}: {' '.join(str(error).split())[:300]}; check that {hint}"
         ) from None

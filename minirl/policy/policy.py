@@ -79,7 +79,7 @@ class Policy:
             self.reference = self._load_reference() if config.algorithm.kl_coef > 0 else None
 
     def _prepare(self) -> tuple[Any, torch.optim.Optimizer]:
-        """The log-prob head, as the launcher asks plain, in DDP or in a DeepSpeed engine, and its optimizer."""
+        """The log-prob head, plain, in DDP or in a DeepSpeed engine as launched, and its optimizer."""
         config, ranks, o = self.config, self.ranks, self.config.optimizer
         compiled = config.model.compile and ranks.device.type == "cuda"
         bonus = config.algorithm.entropy_coef > 0

@@ -133,9 +133,8 @@ class Checkpoints:
     def __init__(self, config: Config, ranks: Ranks, folder: Path | None, fingerprint: dict[str, str]) -> None:
         """folder: the run's, None on ranks other than the first; fingerprint: see `fingerprint`."""
         self.run, self.ranks, self.fingerprint = config.run, ranks, fingerprint
-        self.layout = f"{ranks.size} rank{'s' * (ranks.size > 1)}" + (
-            f" of ZeRO-{ranks.zero}" if ranks.zero is not None else ""
-        )
+        zero = "" if ranks.zero is None else f" of ZeRO-{ranks.zero}"
+        self.layout = f"{ranks.size} rank{'s' * (ranks.size > 1)}{zero}"
         self.root = Path(ranks.gather([folder])[0] or ".") / "checkpoints"
         self.found: Path | None = None
         self.found_fingerprint: dict[str, str] = {}

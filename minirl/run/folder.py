@@ -79,9 +79,7 @@ def changes(folder: Path, config: Config) -> tuple[Config, list[str], list[str]]
 
 def differences(old: Config, new: Config) -> tuple[list[str], list[str], list[str]]:
     """Differences as "key: old -> new": (those that a resumed run refuses, those that affect rounding, the others)."""
-    refused: list[str] = []
-    rounding: list[str] = []
-    free: list[str] = []
+    refused, rounding, free = list[str](), list[str](), list[str]()
     for (key, before, _), (_, after, _) in zip(every_option(old), every_option(new), strict=True):
         if before != after:
             kind = free if key.startswith(MAY_CHANGE) else rounding if key.startswith(ROUNDING) else refused
@@ -118,16 +116,16 @@ def run_folder(config: Config) -> Iterator[Path | None]:
     folder = folder_of(config) or Path("runs") / name
     try:
         # A process that was killed while it made the folder leaves at most the lock and a part of the config.
-        new = not folder.exists() or (folder.is_dir() and all(p.name in (".lock", "config.yaml.tmp") for p in folder.iterdir()))
+        unused = folder.is_dir() and all(p.name in (".lock", "config.yaml.tmp") for p in folder.iterdir())
+        old = folder.exists() and not unused
     except OSError as error:
         raise ConfigError(f"cannot use the run folder {folder}: {error.strerror or error}") from None
-    old = not new
-    if old and (config.run.resume == "never" or not (folder / "config.yaml").is_file()):
-        raise ConfigError(
-            f"the run folder {folder} exists and is not empty: choose another --run-dir or remove it; nothing was changed"
-        )
-    before = (folder / "config.yaml").read_text(encoding="utf-8") if old else ""
     if old:
+        if config.run.resume == "never" or not (folder / "config.yaml").is_file():
+            raise ConfigError(
+                f"the run folder {folder} exists and is not empty: choose another --run-dir or remove it; nothing was changed"
+            )
+        before = (folder / "config.yaml").read_text(encoding="utf-8")
         was, rounding, free = changes(folder, config)
         check_checkpoints(folder, was.run)
         for text in free:

@@ -74,7 +74,7 @@ def open_run(inputs: Inputs) -> Iterator[Run]:
         if config.replay:
             yield open_replay(config, ranks, encoded.prompts, encoded.tokenizer, pool)
         else:
-            # The first rank alone looks at the folder: it may write there before the others look.
+            # Checked on the first rank only, which may write to the folder before the others get here.
             if message := ranks.gather([finished(config) if ranks.main else None])[0]:
                 if ranks.main:
                     say(message)
@@ -121,7 +121,7 @@ def introduce(inputs: Inputs, encoded: Encoded, ranks: Ranks, folder: Any) -> No
     if terms or ".py:" in config.verifier.name:
         notes.append(
             f"note: rewards are not only 0 and 1 ({', '.join(terms) or config.verifier.name}): right and wrong are what "
-            f"{config.verifier.name} says; a wrong response with a positive advantage is left as it is by EDAS, and counted"
+            f"{config.verifier.name} says; EDAS does not change the advantage of a wrong response where it is positive"
         )
     for line in (*notes, *sizes, *memory, f"run folder {folder}"):
         say(line)

@@ -31,7 +31,7 @@ def batch_metrics(batch: Batch, carried: Sequence[Sequence[Rollout]], drawn: int
     on nor carried over; sampling/aborted_groups, aborted_share: aborted, of those drawn, and in no other metric.
     """
     rollouts = [r for g in batch.generated for r in g]
-    scored = [r for r in rollouts if r.reward == r.reward]
+    scored = [r for r in rollouts if not np.isnan(r.reward)]
     edas: EDAS = replace(config.estimator.edas, base=base_estimator(config.build_estimator()))
     generated = diversity([as_group(g) for g in batch.generated], edas)
     same = len(batch.generated) == len(batch.groups) and all(map(operator.is_, batch.generated, batch.groups))

@@ -173,7 +173,7 @@ def policy_before(step: SavedStep, config: Config, ranks: Ranks, vocabulary: int
 def compare(step: SavedStep, generated: Sequence[Sequence[Rollout]], metrics: dict[str, float], config: Config) -> list[str]:
     """Prints saved and recomputed verdicts, advantages and metrics; returns the names of the metrics that differ."""
     old, new = ([r for group in groups for r in group] for groups in (step.generated, generated))
-    pairs = [(a, b) for a, b in zip(old, new, strict=False)]
+    pairs = list(zip(old, new, strict=False))
     verdicts = [(a, b) for a, b in pairs if outcome(a) != outcome(b)]
     say(f"{len(new)} responses of {len(generated)} groups verified again: {len(verdicts)} verdicts differ")
     for a, b in verdicts[:5]:
@@ -199,7 +199,7 @@ def compare(step: SavedStep, generated: Sequence[Sequence[Rollout]], metrics: di
 
 def outcome(r: Rollout) -> tuple[str, str, str | None, float]:
     """The parts of a verdict that matter for the update, the reward -inf for NaN so that two of them are equal."""
-    return r.verdict.status, r.verdict.label, r.verdict.key, -np.inf if r.reward != r.reward else r.reward
+    return r.verdict.status, r.verdict.label, r.verdict.key, -np.inf if np.isnan(r.reward) else r.reward
 
 
 def same(a: float, b: float, tolerance: float) -> bool:

@@ -48,17 +48,15 @@ class Reporter:
         self, step: int, metrics: dict[str, float], seconds: dict[str, float], groups: Sequence[Sequence[Rollout]]
     ) -> None:
         """Appends a step to metrics.jsonl, prints its line and writes `groups` to rollouts/."""
-        metrics = (
-            metrics
-            | {f"time/{key}": value for key, value in seconds.items()}
-            | {
-                "speed/tokens": metrics["sampling/tokens"] / max(seconds["step"], 1e-9),
-                "speed/sample": metrics["sampling/tokens"] / max(seconds["sample"], 1e-9),
-                "speed/update": metrics["sampling/trained_tokens"] * self.epochs / max(seconds["update"], 1e-9),
-            }
-        )
         if self.folder is None:
             return
+        metrics = {
+            **metrics,
+            **{f"time/{key}": value for key, value in seconds.items()},
+            "speed/tokens": metrics["sampling/tokens"] / max(seconds["step"], 1e-9),
+            "speed/sample": metrics["sampling/tokens"] / max(seconds["sample"], 1e-9),
+            "speed/update": metrics["sampling/trained_tokens"] * self.epochs / max(seconds["update"], 1e-9),
+        }
         append_line(self.folder / "metrics.jsonl", json.dumps({"step": step, **metrics}))
         if groups:
             lines = (json.dumps(readable(r), ensure_ascii=False) + "\n" for g in groups for r in g)

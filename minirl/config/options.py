@@ -228,7 +228,7 @@ class RunConfig:
     )
     save_in_background: bool = option(False, "write checkpoints while the next batch is sampled; takes host memory")
     on_save_error: str = option("continue", "when a checkpoint cannot be written", choices=("continue", "stop"))
-    stop_after: str | None = option(None, "stop, saved, after the first step that ends later: 2h50m; --stop-after is the same")
+    stop_after: str | None = option(None, "stop, saved, after the step that exceeds this time: 2h50m; --stop-after is the same")
 
 
 @dataclass

@@ -313,7 +313,7 @@ class Policy:
 
 
 def learning_rate(step: int, config: OptimizerConfig, steps: int) -> float:
-    """The learning rate of step 1 ... `steps`: linear warm-up, then the schedule."""
+    """The learning rate of `step`, one of 1 ... `steps`: linear warm-up, then the schedule."""
     if step <= config.warmup_steps:
         return config.lr * step / (config.warmup_steps + 1)
     left = (steps - step + 1) / max(1, steps - config.warmup_steps)  # 1 at the first step after warm-up, towards 0 at the end

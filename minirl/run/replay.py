@@ -136,7 +136,7 @@ class RecordedPolicy:
                 r.old_logprobs, r.ref_logprobs, r.entropies = saved.old_logprobs, saved.ref_logprobs, saved.entropies
 
     def gradient_steps(self, rollouts: Sequence[Rollout], weights: Sequence[float]) -> Iterator[MicroBatch]:
-        """None."""
+        """No micro-batches."""
         return iter(())
 
     def step(self, lr: float) -> float:

@@ -77,10 +77,6 @@ class Reporter:
                 f"({result['problems']} problems x {result['samples']})"
             )
 
-    def close(self) -> None:
-        """Ends the progress bar."""
-        self.bar.close()
-
 
 def console_line(step: int, steps: int, m: dict[str, float]) -> str:
     """The console line of a step."""

@@ -62,7 +62,7 @@ class TrainingRun(Run):
                 say(f"stopped after step {step} of {self.config.run.steps}; resume with: train.py {self.folder}/config.yaml")
         else:
             self.policy.export(self.folder / "model" if self.folder else None, self.tokenizer)
-            self.reporter.close()
+            self.reporter.bar.close()
             if self.folder:
                 write_report(self.folder, self.config, self.reporter.evaluations, time.perf_counter() - self.started)
         self.ranks.barrier()  # signals are handled until the first rank has written all

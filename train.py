@@ -1,9 +1,9 @@
-"""minirl: sample -> verify -> advantages -> update -> push the weights, until the steps are done.
+"""minirl: sample -> verify -> advantages -> update -> sync the engine's weights, step after step.
 
-    accelerate launch train.py                                    # the embedded model on this machine, minutes
-    accelerate launch train.py configs/NAME.yaml --algorithm.estimator=grpo+edas --run-dir runs/mine   # again: it resumes
+    accelerate launch train.py                                    # trains the embedded tiny model, in minutes
+    accelerate launch train.py configs/NAME.yaml --algorithm.estimator=grpo+edas --run-dir runs/mine   # repeated: resumes
     torchrun --nproc_per_node 2 train.py                          # two ranks on a CPU
-    python train.py --replay runs/mine/step12                     # one saved step again, next to its numbers
+    python train.py --replay runs/mine/step12                     # recomputes a saved step and compares its metrics
     python train.py --help                                        # every option
 
 This file is the algorithm. What surrounds it (data, ranks, run folder, resuming, guards, evaluation, saving, stopping) is in
@@ -15,17 +15,17 @@ import os
 import sys
 from dataclasses import replace
 from itertools import accumulate
-from math import ceil
+from math import ceil, isnan
 from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin on a shared machine cost up to 46x
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-gc.disable()  # looking for garbage among what is imported takes a tenth of the start and finds none
+gc.disable()  # garbage collection during the imports takes a tenth of the start-up time and frees nothing
 
 from minirl.run.inputs import Inputs, inputs_of, read_inputs
 
 if __name__ == "__main__":
-    # Before torch is imported: help, and a mistake in the options or the data, should not take seconds.
+    # Before torch is imported, which takes seconds: --help and errors in options or data come at once.
     INPUTS = inputs_of("train.py", sys.argv[1:])
 
 import numpy as np
@@ -49,7 +49,7 @@ gc.enable()
 
 
 def train(inputs: Inputs) -> None:
-    """One run, from its inputs to its report; or one saved step of it again, which is the same loop over what was recorded."""
+    """Trains until all steps are done; with --replay, the same loop runs one saved step on its recorded responses."""
     with open_run(inputs) as run:
         for step in run.steps():  # between steps: evaluate, check, save, stop
             with step.timed("rollout"):
@@ -65,24 +65,24 @@ def train(inputs: Inputs) -> None:
 
 
 def collect_batch(run: Run) -> Batch:
-    """Samples and verifies groups until `rollout.prompts` of them are there to train on.
+    """Samples and verifies `rollout.prompts` groups to train on.
 
-    Without dynamic sampling: one generation batch as it comes. With it, groups that are all right or all wrong are dropped, or
-    those that the estimator or `algorithm.keep` says, and more prompts are sampled, as many as the share kept so far lets
-    expect, up to `max_generation_batches`.
+    Without dynamic sampling: one generation batch, of which every group is kept. With it, groups without signal (all right,
+    or all wrong, or as the estimator says) are dropped and more batches sampled, sized by the share kept so far, up to
+    `max_generation_batches`.
     """
     r, dynamic = run.config.rollout, run.config.algorithm.requirements.dynamic_sampling
     keeps = run.config.keeps()
     params = SamplingParams(r.group_size, r.temperature, r.max_response_tokens)
     kept, generated = list(run.state.surplus), list[list[Rollout]]()
-    expected = 1 / r.oversample if dynamic else 1.0  # share of groups that will be kept
+    expected = 1 / r.oversample if dynamic else 1.0  # share of groups that will have signal
     for _ in range(r.max_generation_batches if dynamic else 1):
         missing = r.prompts - len(kept)
         if missing <= 0:
             break
         wanted = min(ceil(missing / expected), ceil(max(2, r.oversample) * r.prompts))
         drawn = run.order.draw(r.draws(wanted))
-        keep = min(wanted, len(drawn))  # the others, which take longest, are aborted
+        keep = min(wanted, len(drawn))  # the other groups, the last to finish, are aborted
         groups = run.sampler.groups([run.prompts[i] for _, i in drawn], [number for number, _ in drawn], params, keep=keep)
         for rollout in (rollout for group in groups for rollout in group):
             rollout.reward += overlong_penalty(rollout.length, r.max_response_tokens, run.config.algorithm.overlong_buffer)
@@ -97,23 +97,23 @@ def collect_batch(run: Run) -> Batch:
             "rollout.group_size or rollout.max_generation_batches, or set rollout.when_exhausted=smaller; for graded rewards, "
             "which may never count as right, there is algorithm.keep=reward"
         )
-    # Carried once and at most half a batch: the next one is mostly of its own policy, and nothing gets older than one batch.
+    # Groups are carried over once, and fill at most half of the next batch, so that it stays mostly on-policy.
     fresh = [group for group in kept[r.prompts :] if group[0].version == run.policy.version]
     return Batch(kept[: r.prompts], fresh[: r.prompts // 2] if r.carry_over else [], generated)
 
 
 def compute_logprobs(policy: Any, batch: Batch, estimator: Estimator, config: Config) -> None:
-    """Log-probs of the batch before the update: the denominator of the ratio; and the reference's, where there is one.
+    """Sets the rollouts' old_logprobs, the denominator of the ratio, and with a reference model their ref_logprobs.
 
-    Those of the first mini-batch are not needed where its own forward pass gives them and nothing else reads them.
+    The first mini-batch needs no old_logprobs where its own forward pass gives the same ones and nothing else reads them.
     """
-    a, asked, loss = config.algorithm, estimator.requirements, config.build_loss()
-    read = asked.needs_entropy or asked.needs_logprobs or loss.needs_old_logprobs or a.kl_reward_coef > 0
-    redundant = a.epochs == 1 and a.rollout_is == "none" and not read and not config.rollout.carry_over
-    first = len(batch.groups) if a.old_logprobs == "rollout" else a.mini_batch_prompts if redundant else 0
+    a, required, loss = config.algorithm, estimator.requirements, config.build_loss()
+    read = required.needs_entropy or required.needs_logprobs or loss.needs_old_logprobs or a.kl_reward_coef > 0
+    on_policy = a.epochs == 1 and a.rollout_is == "none" and not read and not config.rollout.carry_over
+    skip = len(batch.groups) if a.old_logprobs == "rollout" else a.mini_batch_prompts if on_policy else 0
     with policy.computing():
-        policy.compute_logprobs([r for group in batch.groups[:first] for r in group], old=False)
-        policy.compute_logprobs([r for group in batch.groups[first:] for r in group], old=True, entropy=asked.needs_entropy)
+        policy.compute_logprobs([r for group in batch.groups[:skip] for r in group], old=False)
+        policy.compute_logprobs([r for group in batch.groups[skip:] for r in group], old=True, entropy=required.needs_entropy)
     if a.old_logprobs == "rollout":
         for rollout in (r for group in batch.groups for r in group):
             rollout.old_logprobs = rollout.completion.logprobs
@@ -135,17 +135,17 @@ def compute_advantages(estimator: Estimator, batch: Batch, config: Config, progr
 
 
 def update(policy: Any, batch: Batch, lr: float, config: Config) -> UpdateStats:
-    """The optimizer steps of one batch: mini-batches of whole groups, the old log-probs frozen throughout.
+    """The optimizer steps of one batch, one for each mini-batch of whole groups; old log-probs stay fixed.
 
-    Where the batch could not be filled, the last mini-batch is smaller and its loss is scaled down by as much.
+    If the batch is not full, the last mini-batch is smaller and its loss is scaled by its share of a full one.
     """
     a, loss = config.algorithm, config.build_loss()
     stats = UpdateStats(policy.version, a.old_logprobs == "trainer", skipped=int(not batch.groups))
     for start in list(range(0, len(batch.groups), a.mini_batch_prompts)) * a.epochs:
         groups = batch.groups[start : start + a.mini_batch_prompts]
-        # A response without verdict or weight teaches nothing; a truncated one does unless the config says otherwise.
-        taught = [r for group in groups for r in group if r.reward == r.reward and r.weight]
-        rollouts = [r for r in taught if not (a.mask_truncated and r.truncated)]
+        # A response without verdict has the reward NaN.
+        rollouts = [r for group in groups for r in group if not isnan(r.reward) and r.weight]
+        rollouts = [r for r in rollouts if not (a.mask_truncated and r.truncated)]
         if not rollouts:
             stats.skipped += 1
             continue
@@ -167,7 +167,7 @@ def update(policy: Any, batch: Batch, lr: float, config: Config) -> UpdateStats:
 
 
 def select_tokens(loss: PolicyLoss, rollouts: list[Rollout], seed: list[int]) -> list[np.ndarray] | None:
-    """bool[T_i] a rollout of a mini-batch: tokens that `loss` treats otherwise; None where it treats all alike."""
+    """bool[T_i] a rollout of a mini-batch: the tokens that `loss` selects; None where it selects none."""
     if not loss.needs_old_logprobs:
         return None
     advantages = np.concatenate([np.broadcast_to(r.advantages, r.length) for r in rollouts])  # type: ignore[arg-type]
@@ -177,7 +177,7 @@ def select_tokens(loss: PolicyLoss, rollouts: list[Rollout], seed: list[int]) ->
 
 
 def policy_loss(loss: PolicyLoss, logprobs: Tensor, entropy: Tensor, micro: MicroBatch, a: AlgorithmConfig) -> TokenLoss:
-    """The loss a token, float[T]: policy loss, weighted for the gap between sampler and trainer, entropy bonus, KL."""
+    """The loss a token, float[T]: policy loss * rollout importance weight - entropy bonus + KL penalty."""
     old = logprobs.detach() if micro.old_logprobs is None else micro.old_logprobs
     clip, lengths = Clip(a.requirements.clip_low, a.requirements.clip_high, a.dual_clip), [r.length for r in micro.rollouts]
     made = loss(Tokens(logprobs, old, micro.advantages, lengths, micro.selected), clip)
@@ -190,7 +190,7 @@ def policy_loss(loss: PolicyLoss, logprobs: Tensor, entropy: Tensor, micro: Micr
 
 
 def main(config: Config, inputs: Inputs | None = None) -> int:
-    """The exit code of a run: 0 finished, 2 bad input, 1 a run that could not continue. inputs: those of `config`, if read."""
+    """Runs a config and returns the exit code: 0 finished, 1 could not continue, 2 bad input. inputs: if read already."""
     try:
         inputs = inputs or read_inputs(config)
         if config.dry_run:

@@ -242,7 +242,7 @@ def force_vllm(engine: Any, lengths: Callable[[int], list[int]]) -> Any:
     from dataclasses import replace
 
     def generate(prompts: Any, sampling: Any, seeds: Any, keep: Any = None) -> Any:
-        engine.forget()
+        engine.reset_prefix_cache()
         n, groups = sampling.n, {i: [] for i in range(len(prompts))}  # type: ignore[var-annotated]
         wanted, places = lengths(len(prompts) * n), {}
         for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):

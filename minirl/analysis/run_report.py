@@ -13,7 +13,7 @@ Evaluations = list[tuple[int, dict[str, float]]]  # (step, held-out metrics)
 
 
 def write_report(folder: Path, config: Config, evaluations: Evaluations, seconds: float) -> None:
-    """Writes the three files and prints the table of the first evaluation against the last. seconds: the run's, in all."""
+    """Writes the three files and prints the table of first and last evaluation. seconds: total run time."""
     history = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     before, after = evaluations[0][1], evaluations[-1][1]
     estimator, seed, steps = config.algorithm.estimator, config.run.seed, len(history)
@@ -28,7 +28,7 @@ def write_report(folder: Path, config: Config, evaluations: Evaluations, seconds
     with must_write(folder):
         replace_file(folder / "curves.png", picture.getvalue())
         replace_file(folder / "report.md", text)
-        # Last: a run folder with a summary is a run that finished.
+        # Last: it marks the run as finished.
         replace_file(folder / "summary.json", json.dumps(summary | {"before": before, "after": after}, indent=2) + "\n")
     say(f"\n{table}\n\n{steps} steps in {seconds:.0f} s; report, curves and model are in {folder}")
 
@@ -47,11 +47,8 @@ def before_after(before: dict[str, float], after: dict[str, float]) -> str:
 
 
 def draw_curves(history: list[dict[str, float]], evaluations: Evaluations, title: str, path: Any) -> None:
-    """Six small pictures of a run."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    """Draws six panels of training curves into the file `path`."""
+    from matplotlib.figure import Figure  # without pyplot, which would choose a window system
 
     panels: list[tuple[str, list[str]]] = [
         ("accuracy", ["reward/accuracy"]),
@@ -61,9 +58,9 @@ def draw_curves(history: list[dict[str, float]], evaluations: Evaluations, title
         ("KL to old policy, nats", ["policy/approx_kl"]),
         ("gradient norm", ["optimizer/grad_norm"]),
     ]
-    figure, axes = plt.subplots(2, 3, figsize=(14, 7), layout="constrained")
+    figure = Figure(figsize=(14, 7), layout="constrained")
     steps = [m["step"] for m in history]
-    for axis, (name, keys) in zip(axes.flat, panels, strict=True):
+    for axis, (name, keys) in zip(figure.subplots(2, 3).flat, panels, strict=True):
         for key in keys:
             axis.plot(steps, smooth([m[key] for m in history]), label=key)
         if name == "accuracy":
@@ -73,7 +70,6 @@ def draw_curves(history: list[dict[str, float]], evaluations: Evaluations, title
         axis.legend(fontsize=8)
     figure.suptitle(title)
     figure.savefig(path, dpi=90)
-    plt.close(figure)
 
 
 def smooth(values: Sequence[float], width: int = 9) -> list[float]:

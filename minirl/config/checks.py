@@ -1,4 +1,4 @@
-"""What cannot work, as a sentence with the value and the remedy: checked before any model is loaded."""
+"""Checks of option values and their combinations, before any model is loaded."""
 
 import operator
 import re
@@ -18,7 +18,7 @@ LIMITS = {
 
 
 def check(config: Config) -> None:
-    """ConfigError for the first value or combination that cannot work."""
+    """ConfigError, with the value and the remedy, for the first value or combination that cannot work."""
     d, v, r, a, o, e = config.data, config.verifier, config.rollout, config.algorithm, config.optimizer, config.eval
     requirements = config.build_estimator().requirements
     for key, value, about in every_option(config):
@@ -26,7 +26,7 @@ def check(config: Config) -> None:
             holds, words = LIMITS[limit]
             known = ", ".join(about[limit]) if limit == "choices" else about[limit]
             require(holds(value, about[limit]), f"{key} must be {words} {known}, not {value!r}")
-    sampled = a.old_logprobs == "rollout"
+    from_rollout = a.old_logprobs == "rollout"
     binary = next((name for name in ("pkpo", "passk") if a.estimator.split("+")[0] == name), None)
     require(
         len(o.betas) == 2 and all(0 <= b < 1 for b in o.betas), f"optimizer.betas takes two numbers in [0, 1), not {o.betas}"
@@ -62,17 +62,17 @@ def check(config: Config) -> None:
     )  # fmt: skip
     require(not (binary and extra), f"{binary} is defined for right and wrong only: {extra}")
     require(
-        not r.carry_over or sampled or a.rollout_is != "none",
+        not r.carry_over or from_rollout or a.rollout_is != "none",
         "rollout.carry_over trains on groups of an older policy: set algorithm.rollout_is=truncate (or mask), or "
         "algorithm.old_logprobs=rollout, so that their ratio is taken against the policy that sampled them",
     )
     require(
-        not sampled or a.rollout_is == "none",
+        not from_rollout or a.rollout_is == "none",
         f"algorithm.rollout_is={a.rollout_is} corrects old log-probs of the trainer, which old_logprobs=rollout does not use: "
         "nothing to correct, set it to none",
     )
     require(
-        not (sampled and requirements.needs_entropy),
+        not (from_rollout and requirements.needs_entropy),
         f"{a.estimator} needs the policy's entropies, which come with old log-probs: set algorithm.old_logprobs=trainer",
     )
     require(
@@ -100,7 +100,7 @@ def check(config: Config) -> None:
 
 
 def duration(text: str) -> float:
-    """Seconds of a text such as 2h50m, 90s or 1d. ConfigError when it is none."""
+    """Seconds of a duration such as 2h50m, 90s or 1d. ConfigError for another text."""
     parts = re.findall(r"(\d+(?:\.\d+)?)([dhms])", text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise ConfigError(f"run.stop_after takes a time such as 2h50m, 90s or 1d, not {text!r}")

@@ -1,7 +1,7 @@
-"""A run's config from its command line: the defaults, then a YAML file, then `--section.key=value`, later ones winning.
+"""A run's config from defaults, a YAML file and `--section.key=value` arguments, each overriding those before.
 
-An unknown option, a value of the wrong type or a combination that cannot work raises ConfigError with one sentence that names
-the value and the remedy; entry points print it and exit with code 2 before any model is loaded.
+An unknown option, a value of the wrong type or a combination that cannot work raises ConfigError, which names the value and the
+remedy. Entry points print it and exit with code 2 before any model is loaded.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from minirl.utils.console import finish_stdout
 from minirl.utils.errors import ConfigError
 
 SHORT = {"run-dir": "run.dir", "resume": "run.resume", "stop-after": "run.stop_after"}
-# Names that options had, and those that they have.
+# Former names of options -> current names.
 RENAMED = {
     "rollout.samples": "rollout.group_size",
     "rollout.gap_warn": "rollout.logprob_diff_warn",
@@ -42,7 +42,7 @@ RENAMED = {
 
 
 def command_line(program: str, argv: Sequence[str]) -> Config:
-    """The config that the arguments describe. Ends the process for --help (exit code 0) and for bad input (2, one sentence)."""
+    """The config of the arguments. Exits after --help (code 0) and after printing an error in the input (code 2)."""
     if "--help" in argv or "-h" in argv:
         finish_stdout(help_text() + "\n")
         sys.exit(0)
@@ -54,8 +54,8 @@ def command_line(program: str, argv: Sequence[str]) -> Config:
 
 
 def load(argv: Sequence[str]) -> Config:
-    """The config that `[CONFIG.yaml] [--section.key=value ...] [--run-dir DIR] [--dry-run] [--replay RUN/stepN]` describes,
-    resolved and checked. A replay has the run's own config, unless another one is named."""
+    """The resolved and checked config of `[CONFIG.yaml] [--section.key=value ...] [--run-dir DIR] [--dry-run] [--replay
+    RUN/stepN]`. With --replay the run's own config.yaml is read, unless another file is given."""
     arguments = [argument for argument in argv if argument != "--dry-run"]
     file = Path(arguments.pop(0)) if arguments and not arguments[0].startswith("--") else None
     given = pairs(arguments)
@@ -74,7 +74,7 @@ def load(argv: Sequence[str]) -> Config:
 
 
 def pairs(arguments: Sequence[str]) -> dict[str, str]:
-    """{key: text} of every `--key=text` and `--key text`, the last one where a key is given twice."""
+    """{key: text} of every `--key=text` and `--key text`; the last one counts where a key is given twice."""
     found, following = {}, iter(arguments)
     for argument in following:
         if not argument.startswith("--"):
@@ -94,7 +94,7 @@ def run_of(step: str) -> Path:
 
 
 def labelled(text: str) -> tuple[str, Path]:
-    """(label or "", path) of PATH or LABEL=PATH; where the whole text is a path that exists, it is no label."""
+    """(label or "", path) of LABEL=PATH or PATH. A text that is an existing path is taken as a path."""
     label, equals, path = text.partition("=")
     if not equals or Path(text).expanduser().exists():
         label, path = "", text
@@ -115,7 +115,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def flat(tree: Mapping[Any, Any], options: Collection[str], path: str = "") -> dict[str, Any]:
-    """{"section.key": value} of nested sections; what is no section is a value."""
+    """{"section.key": value} from nested sections."""
     values: dict[str, Any] = {}
     for name, value in tree.items():
         key = f"{path}{name}"
@@ -125,7 +125,7 @@ def flat(tree: Mapping[Any, Any], options: Collection[str], path: str = "") -> d
 
 
 def unknown(key: str, value: Any, options: Sequence[str]) -> str:
-    """Why `key` is no option, and the closest one: by its whole name, or by its last part in any section."""
+    """The error for an unknown option, with its new name if it was renamed, else the closest name in any section."""
     if old := next((old for old in RENAMED if key == old or key.startswith(f"{old}.")), None):
         return f"the option {old} is now called {RENAMED[old]}"
     if any(option.startswith(f"{key}.") for option in options):
@@ -141,9 +141,9 @@ def unknown(key: str, value: Any, options: Sequence[str]) -> str:
 
 
 def coerce(value: Any, kind: Any, key: str) -> Any:
-    """`value` as `kind`, which is Any, bool, int, float, str, list[...], dict[...] or one of them or None.
+    """`value` as `kind`: Any, bool, int, float, str, list[...], dict[...], or one of them | None.
 
-    A text stands for itself where a text or a number is wanted, and is read as YAML where anything else is.
+    Text from the command line is parsed as YAML for bool, list and dict. ConfigError when it does not fit.
     """
     kind, optional = (typing.get_args(kind)[0], True) if isinstance(kind, UnionType) else (kind, False)
     if kind is Any or (optional and value in (None, "null", "none", "None")):
@@ -170,12 +170,12 @@ def coerce(value: Any, kind: Any, key: str) -> Any:
 
 
 def filled(node: Any, values: Mapping[str, Any], path: str = "") -> Any:
-    """A copy of the config, or of its section `path`, with the options in `values`."""
+    """A copy of a config, or of its section `path`, with `values` set."""
     changes = {}
     for f in fields(node):
         if (key := f"{path}{f.name}") in values:
             changes[f.name] = values[key]
-        elif is_dataclass(section := getattr(node, f.name)) and f.name != "base":  # the estimator that another one shapes
+        elif is_dataclass(section := getattr(node, f.name)) and f.name != "base":  # the estimator inside a wrapper
             changes[f.name] = filled(section, values, f"{key}.")
     try:
         return replace(node, **changes)
@@ -184,28 +184,28 @@ def filled(node: Any, values: Mapping[str, Any], path: str = "") -> Any:
 
 
 def resolve(config: Config) -> Config:
-    """`config` with every None that means "as the estimator asks" or "as in training" filled in."""
+    """`config` with options that are None set to the estimator's requirements, or to what training uses."""
     try:
-        asked, loss = config.build_estimator().requirements, config.build_loss()
+        required, loss = config.build_estimator().requirements, config.build_loss()
     except ValueError as error:
         raise ConfigError(str(error)) from None
     a, e = config.algorithm, config.eval
     names = ("dynamic_sampling", "clip_low", "clip_high", "loss_agg_mode", "loss")
-    given = {name: (getattr(a, name), getattr(loss, name, None), getattr(asked, name)) for name in names}
+    given = {name: (getattr(a, name), getattr(loss, name, None), getattr(required, name)) for name in names}
     a = replace(a, **{name: next(value for value in values if value is not None) for name, values in given.items()})
     length = config.rollout.max_response_tokens if e.max_response_tokens is None else e.max_response_tokens
     return replace(config, algorithm=a, eval=replace(e, max_response_tokens=length))
 
 
 def help_text() -> str:
-    """Every option with its default and meaning."""
+    """The text of --help: every option with its default and meaning."""
     lines = [
         "usage: train.py [CONFIG.yaml] [--section.key=value ...] [--run-dir DIR] [--resume auto|never|PATH]",
         "                [--stop-after TIME] [--dry-run] [--replay RUN/stepN]",
         "",
-        "With no argument it trains the embedded model on the embedded task. --dry-run loads no weights and prints the plan:",
-        "sizes, steps, memory. --replay takes a saved step of a run again without sampling and compares its numbers. Options,",
-        "with their defaults:",
+        "Without arguments it trains the embedded model on the embedded task. --dry-run prints sizes, steps and memory without",
+        "loading weights. --replay recomputes a saved step of a run without sampling and compares its metrics.",
+        "Options with their defaults:",
     ]
     section = ""
     for key, default, about in every_option():

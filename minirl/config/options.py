@@ -1,7 +1,7 @@
 """Every option of a run, its default and its meaning: one tree of dataclasses.
 
-command_line.py fills it, checks.py says which values cannot work. `None` in the `algorithm` section means "as the
-estimator asks".
+command_line.py sets values, checks.py refuses those that cannot work. `None` in the `algorithm` section means the value that
+the estimator requires.
 """
 
 import dataclasses
@@ -46,42 +46,42 @@ class DataConfig:
         "arithmetic", "dataset: read problems; the others generate them", choices=("arithmetic", "fewshot", "dataset")
     )
     train: str = option("", "task=dataset: .jsonl or .parquet file, or Hub name")
-    test: str = option("", "task=dataset: held-out problems, same forms; empty: test_size problems are taken out of train")
+    test: str = option("", "task=dataset: held-out problems, in these formats; empty: test_size problems are held out of train")
     subset: str | None = option(None, "Hub configuration name, such as main")
     train_split: str = option("train", "split of a Hub data set to train on")
     test_split: str = option("test", "split of a Hub data set to evaluate on")
     test_size: int | None = option(None, "problems held out of train when test is empty; null: a tenth, at most 128", minimum=1)
     prompt_column: str = option("problem", "column with the problem as text or as a list of messages; a.b is key b of column a")
-    answer_column: str = option("answer", "column with the gold answer; empty for data that only extra_info decide (code)")
-    answer_pattern: str | None = option(None, "regular expression; its first group is the gold answer inside the answer column")
+    answer_column: str = option("answer", "column with the gold answer; empty if the verifier needs only extra_info (code)")
+    answer_pattern: str | None = option(None, "regular expression; its first group is the gold answer in the answer column")
     extra_info_columns: list[str] = items(
         [], "further columns that the verifier needs, such as tests or entry_point; name=column renames"
     )
-    template: str = option("{problem}", "the user's message, or a conversation's last one; {problem} is the problem's own text")
-    template_date: str | None = option(None, "today for chat templates that print the date, as 2026-01-31; null: today's date")
+    template: str = option("{problem}", "the user message, or the last one of a conversation; {problem} is the problem's text")
+    template_date: str | None = option(None, "the date in chat templates that print it, such as 2026-01-31; null: today")
     system: str | None = option(None, "system message; a conversation keeps its own")
     chat: bool = option(True, "wrap the message in the tokenizer's chat template")
     chat_arguments: dict[str, Any] = items({}, "arguments of the chat template, such as {enable_thinking: false}")
-    max_prompt_tokens: int = option(2048, "longer prompts are dropped and counted", minimum=1)
+    max_prompt_tokens: int = option(2048, "longer prompts are dropped", minimum=1)
 
 
 @dataclass
 class VerifierConfig:
-    name: str = option("math", "math, code, or file.py:function for a reward of your own")
+    name: str = option("math", "math, code, or file.py:function for a custom reward function")
     grader: str = option(
         "exact",
-        "name=math: when two answers are equal; mathruler is the paper's",
+        "name=math: how answers are compared; mathruler is the paper's grader",
         choices=("exact", "mathruler", "math_verify"),
     )
     answer: str = option(
-        "boxed", "name=math: the answer is the last \\boxed{}, or all of the response", choices=("boxed", "whole")
+        "boxed", "name=math: the answer is the last \\boxed{}, or the whole response", choices=("boxed", "whole")
     )
-    after: str | None = option("</think>", "name=math: where a response has this text, its answer stands after the last one")
-    workers: int = option(1, "verifier processes a rank", minimum=1)
-    timeout: float = option(5.0, "seconds a response may take to verify", above=0)
-    memory_mb: int = option(2048, "name=code: address space of a program", minimum=64)
+    after: str | None = option("</think>", "name=math: the answer is searched after the last occurrence of this text")
+    workers: int = option(1, "verifier processes of each rank", minimum=1)
+    timeout: float = option(5.0, "seconds after which the verification of a response times out", above=0)
+    memory_mb: int = option(2048, "name=code: memory limit of a program, MiB of address space", minimum=64)
     rewards: list[Any] = items(
-        [], "rewards added to that of the verifier, which alone decides right and wrong: [[file.py:function, weight], ...]"
+        [], "[[file.py:function, weight], ...], added to the verifier's reward; right and wrong stay the verifier's"
     )
     labeller: str | None = option(
         None,
@@ -90,7 +90,7 @@ class VerifierConfig:
     )
 
     def pool(self) -> tuple[str, dict[str, Any]]:
-        """The name and the options that VerifierPool takes."""
+        """(name, options) for VerifierPool."""
         options: dict[str, Any] = {}
         if self.name == "math":
             options = {"grader": self.grader, "answer": self.answer, "after": self.after}
@@ -103,35 +103,35 @@ class VerifierConfig:
 
 @dataclass
 class VllmConfig:
-    tensor_parallel: int = option(1, "ranks that hold one copy of the model together; divides the number of ranks", minimum=1)
+    tensor_parallel: int = option(1, "ranks that share one engine; must divide the number of ranks", minimum=1)
     gpu_memory_utilization: float = option(
         0.4, "share of the GPU's memory for the engine's weights and KV cache", above=0, maximum=1
     )
-    sleep: bool = option(True, "free the engine's GPU memory during updates, where the platform can")
-    enforce_eager: bool = option(False, "no CUDA graphs: a faster start, slower sampling")
+    sleep: bool = option(True, "free the engine's GPU memory during updates, where supported")
+    enforce_eager: bool = option(False, "no CUDA graphs: faster start, slower sampling")
 
 
 @dataclass
 class RolloutConfig:
-    engine: str = option("transformers", "the program that samples responses", choices=("transformers", "vllm"))
-    prompts: int = option(32, "groups in one training batch, over all ranks", minimum=1)
-    group_size: int = option(10, "responses to each prompt", minimum=1)
-    temperature: float = option(1.0, "sampling temperature; log-probs are those of the tempered distribution", above=0)
-    max_response_tokens: int = option(12, "a response is cut there and counts as truncated", minimum=1)
-    stop: list[str] = items([], "texts that end a response at the token that has one, besides the model's own stop tokens")
-    max_sequences: int = option(512, "sequences that the engine decodes at the same time, a rank", minimum=1)
+    engine: str = option("transformers", "what samples responses", choices=("transformers", "vllm"))
+    prompts: int = option(32, "prompts (groups) in one training batch, over all ranks", minimum=1)
+    group_size: int = option(10, "responses sampled for each prompt", minimum=1)
+    temperature: float = option(1.0, "sampling temperature, which the trainer's log-probs use too", above=0)
+    max_response_tokens: int = option(12, "length limit of a response, which is cut there and counts as truncated", minimum=1)
+    stop: list[str] = items([], "texts that end a response, besides the model's own stop tokens")
+    max_sequences: int = option(512, "sequences that an engine decodes at once", minimum=1)
     oversample: float = option(1.0, "dynamic sampling: size of the first generation batch, as a multiple of prompts", minimum=1)
     abort_longest: float = option(
         0.0,
-        "share of the groups in work that is aborted when all others are finished, more prompts being drawn to make up for it: "
-        "faster, but biased towards short answers (docs/algorithms/README.md)",
+        "share of the groups being sampled that is aborted when the others are finished; more prompts are drawn to make up for "
+        "it: faster, but biased towards short responses (docs/algorithms/README.md)",
         minimum=0,
         maximum=0.5,
     )
-    max_generation_batches: int = option(20, "dynamic sampling: generation batches at most for one training batch", minimum=1)
+    max_generation_batches: int = option(20, "dynamic sampling: maximum generation batches for one training batch", minimum=1)
     when_exhausted: str = option(
         "smaller",
-        "dynamic sampling, when max_generation_batches do not fill a batch: train on fewer groups, or end the run",
+        "dynamic sampling, if max_generation_batches do not fill the batch: train on fewer groups, or end the run",
         choices=("smaller", "error"),
     )
     max_empty_steps: int = option(
@@ -144,10 +144,10 @@ class RolloutConfig:
         0.5, "end the run when log-probs of sampler and trainer differ by more than this on average, nats", minimum=0
     )
     vllm: VllmConfig = field(default_factory=VllmConfig)
-    carry_over: bool = option(False, "keep surplus groups, at most half a batch, for the next batch instead of dropping them")
+    carry_over: bool = option(False, "use surplus groups, at most half a batch, in the next batch instead of dropping them")
 
     def draws(self, groups: int) -> int:
-        """Prompts to draw so that `groups` are left when the share `abort_longest` of them is aborted."""
+        """Prompts to draw so that `groups` are left after `abort_longest` of them are aborted."""
         return math.ceil(groups / (1 - self.abort_longest) - 1e-9)  # 21 / 0.7 is 30.000000000000004
 
 
@@ -158,7 +158,7 @@ class AlgorithmConfig:
         None,
         f"policy loss; null: the one that the estimator is made for; known are {', '.join(losses.LOSSES)}, or file.py:Class",
     )
-    mini_batch_prompts: int = option(16, "groups in one optimizer step; divides rollout.prompts", minimum=1)
+    mini_batch_prompts: int = option(16, "prompts (groups) in one optimizer step; must divide rollout.prompts", minimum=1)
     epochs: int = option(1, "passes over each rollout batch", minimum=1)
     dynamic_sampling: bool | None = option(None, "sample until every group of the batch can teach, by `keep`")
     keep: str = option(
@@ -176,7 +176,7 @@ class AlgorithmConfig:
         choices=LOSS_AGG_MODES,
     )
     old_logprobs: str = option(
-        "trainer", "denominator of the ratio: recomputed by the trainer, or the sampler's", choices=("trainer", "rollout")
+        "trainer", "denominator of the ratio: log-probs of the trainer, or of the rollout", choices=("trainer", "rollout")
     )
     rollout_is: str = option(
         "none",
@@ -198,7 +198,7 @@ class AlgorithmConfig:
 
     @property
     def requirements(self) -> advantages.Requirements:
-        """The values that are the estimator's unless the config says otherwise; `load` has filled them in."""
+        """The estimator's requirements with the config's overrides, as `load` has resolved them."""
         values = (self.dynamic_sampling, self.clip_low, self.clip_high, self.loss_agg_mode, self.loss)
         if None in values:
             raise ValueError(f"an algorithm section that was not resolved: {values}")
@@ -210,28 +210,28 @@ class OptimizerConfig:
     lr: float = option(3e-4, "AdamW learning rate", minimum=0)
     betas: list[float] = items([0.9, 0.999], "AdamW betas")
     weight_decay: float = option(0.01, "AdamW weight decay", minimum=0)
-    max_grad_norm: float = option(1.0, "the gradient is scaled down to this norm where it is larger", above=0)
+    max_grad_norm: float = option(1.0, "gradients are clipped to this norm", above=0)
     schedule: str = option(
-        "constant", "learning rate after warm-up; the others fall to 0 at run.steps", choices=("constant", "linear", "cosine")
+        "constant", "learning rate after warm-up; the others decay to 0 at run.steps", choices=("constant", "linear", "cosine")
     )
-    warmup_steps: int = option(10, "rollout batches over which the learning rate grows to lr", minimum=0)
+    warmup_steps: int = option(10, "steps over which the learning rate grows to lr", minimum=0)
     max_nonfinite: int = option(
-        10, "end the run after so many steps in a row whose loss or gradient was not finite; each of them is skipped", minimum=1
+        10, "end the run after so many optimizer steps in a row that were skipped for a non-finite loss or gradient", minimum=1
     )
-    micro_batch_tokens: int = option(16384, "tokens of one forward and backward pass, padding included, a rank", minimum=1)
+    micro_batch_tokens: int = option(16384, "maximum tokens of a forward and backward pass, padding included", minimum=1)
 
 
 @dataclass
 class EvalConfig:
-    every: int = option(50, "steps between evaluations during the run; 0: only before and after", minimum=0)
-    problems: int = option(256, "held-out problems evaluated before and after", minimum=1)
-    samples: int = option(16, "responses to each held-out problem", minimum=1)
+    every: int = option(50, "steps between evaluations; 0: only before and after the run", minimum=0)
+    problems: int = option(256, "held-out problems evaluated before and after the run", minimum=1)
+    samples: int = option(16, "responses sampled for each held-out problem", minimum=1)
     k: int = option(8, "the k of pass@k, at most samples", minimum=1)
     during_problems: int = option(128, "held-out problems evaluated during the run", minimum=1)
     temperature: float = option(1.0, "sampling temperature; 0 is greedy", minimum=0)
     top_p: float = option(1.0, "nucleus sampling", above=0, maximum=1)
     top_k: int = option(0, "sample from the k most likely tokens; 0 is off", minimum=0)
-    max_response_tokens: int | None = option(None, "null: that of rollout", minimum=1)
+    max_response_tokens: int | None = option(None, "length limit of a response; null: rollout.max_response_tokens", minimum=1)
 
 
 @dataclass
@@ -239,27 +239,27 @@ class RunConfig:
     dir: str | None = option(None, "run folder; --run-dir DIR is the same")
     resume: str = option(
         "auto",
-        "auto: a run folder that exists is resumed from its newest checkpoint; never: it is refused; RUN/checkpoints/stepN: "
-        "resume from that one; --resume is the same",
+        "auto: resume an existing run folder from its newest checkpoint; never: refuse it; RUN/checkpoints/stepN: resume from "
+        "that one; --resume is the same",
     )
-    seed: int = option(0, "the one seed of every random choice", minimum=0)
-    deterministic: bool = option(False, "only kernels that give the same bits each time: slower on a GPU (docs/determinism.md)")
-    steps: int = option(250, "rollout batches", minimum=1)
-    epochs: float | None = option(None, "end earlier, after so many passes over the data", minimum=0)
-    save_rollouts: int = option(2, "groups of each step written to rollouts/ for reading", minimum=0)
-    save_every: int = option(10, "steps between checkpoints; 0: only at the end, when stopped, and of the best", minimum=0)
-    keep: int = option(2, "newest checkpoints kept, besides the best by held-out pass@1 during the run", minimum=1)
+    seed: int = option(0, "seed of all random choices", minimum=0)
+    deterministic: bool = option(False, "use deterministic kernels: slower on a GPU (docs/determinism.md)")
+    steps: int = option(250, "training steps, one rollout batch each", minimum=1)
+    epochs: float | None = option(None, "end the run earlier, after so many passes over the training problems", minimum=0)
+    save_rollouts: int = option(2, "groups of each step written to rollouts/ as readable JSON", minimum=0)
+    save_every: int = option(10, "steps between checkpoints; 0: only at the end, when stopped, and of a new best", minimum=0)
+    keep: int = option(2, "newest checkpoints kept, besides the best by held-out pass@1", minimum=1)
     save_batches: int = option(
-        2, "newest batches kept for --replay, besides one after each checkpoint; 0: only one that ended the run", minimum=0
+        2, "newest batches kept for --replay, besides those after checkpoints; 0: only one that ended the run", minimum=0
     )
-    save_in_background: bool = option(False, "write a checkpoint while the next batch is sampled; takes host memory for a copy")
+    save_in_background: bool = option(False, "write checkpoints while the next batch is sampled; takes host memory")
     on_save_error: str = option("continue", "when a checkpoint cannot be written", choices=("continue", "stop"))
-    stop_after: str | None = option(None, "end the run, saved, after the step at this time: 2h50m; --stop-after is the same")
+    stop_after: str | None = option(None, "stop, saved, after the step that exceeds this time: 2h50m; --stop-after is the same")
 
 
 @dataclass
 class PlanConfig:
-    gpus: int = option(8, "--dry-run: ranks of the run", minimum=1)
+    gpus: int = option(8, "--dry-run: number of ranks", minimum=1)
     gpu_gib: float = option(141.0, "--dry-run: memory of a GPU", minimum=1)
     zero: int | None = option(3, "--dry-run: ZeRO stage; null is DDP", minimum=0)
 
@@ -318,7 +318,7 @@ class Config:
 
 
 def every_option(node: Any = None, path: str = "") -> list[tuple[str, Any, Mapping[str, Any]]]:
-    """(key, value, {"help": meaning, "type": its type, limits}) of every option of a config, the defaults if None, in order."""
+    """(key, value, {"help": ..., "type": ..., limits}) of every option of a config (None: the defaults), in order."""
     rows: list[tuple[str, Any, Mapping[str, Any]]] = []
     node = Config() if node is None else node
     types = typing.get_type_hints(type(node))

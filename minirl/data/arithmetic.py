@@ -1,7 +1,7 @@
 """The embedded task: products of a three-digit and a one-digit number, answered in a box.
 
-Nothing is downloaded: there are 900 x 8 = 7,200 different problems. A seeded shuffle, always the same, sets `HELD_OUT` of them
-apart; neither the embedded model's warm start nor any training run ever sees those.
+All 900 x 8 = 7,200 problems are generated. A shuffle with a fixed seed holds out `HELD_OUT` of them, which neither the embedded
+model's warm start nor any training run sees.
 """
 
 import random
@@ -13,7 +13,7 @@ _SPLIT_SEED = 20_260_101
 
 
 def problems(split: str) -> list[Problem]:
-    """All problems of a split, "train" or "test", in a fixed order; `1*1`-like trivial factors 0 and 1 do not occur."""
+    """The problems of a split, "train" or "test", in a fixed order."""
     pairs = [(a, b) for a in range(100, 1000) for b in range(2, 10)]
     random.Random(_SPLIT_SEED).shuffle(pairs)
     if split not in ("train", "test"):

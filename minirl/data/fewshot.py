@@ -1,7 +1,7 @@
-"""Four-shot plain-text arithmetic for a real pretrained model that was never trained on a format: "9 * 8 = " and a newline.
+"""Four-shot plain-text arithmetic for base models that know no answer format: lines such as "9 * 8 = 72", the last one open.
 
-One-digit products and sums are right about half of the time for a 135M model, larger ones seldom, so that groups hold right,
-repeated wrong and rare wrong answers. Use with data.chat=false, rollout.stop=["\\n"] and verifier.answer=whole.
+A 135M model solves about half of the one-digit products and sums, but few larger ones, so that groups have right, repeated
+wrong and rare wrong answers. Use it with data.chat=false, rollout.stop=["\\n"] and verifier.answer=whole.
 """
 
 import random
@@ -13,7 +13,7 @@ _SEED = 20_260_102
 
 
 def problems(split: str) -> list[Problem]:
-    """All problems of a split, "train" or "test", in a fixed order: a * b for one digit by one or two digits, and sums."""
+    """The problems of a split, "train" or "test", in a fixed order: one digit times one or two digits, and one-digit sums."""
     if split not in ("train", "test"):
         raise ValueError(f"the few-shot task has the splits train and test, not {split!r}")
     rng = random.Random(_SEED)
@@ -24,8 +24,8 @@ def problems(split: str) -> list[Problem]:
     held_out, rest = pairs[:HELD_OUT], pairs[HELD_OUT:]
     made = []
     for a, op, b in held_out if split == "test" else rest:
-        # Shots come from the training side only, never with the asked problem's own operands.
-        shots = rng.sample([fact for fact in rest if fact[1] == op and {fact[0], fact[2]} != {a, b}], 4)
+        # Shots come from the training split, and never have the operands of the problem itself.
+        shots = rng.sample([(x, o, y) for x, o, y in rest if o == op and {x, y} != {a, b}], 4)
         lines = [f"{x} {o} {y} = {solve(x, o, y)}" for x, o, y in shots]
         made.append(Problem(id=f"{a}{op}{b}", prompt="\n".join([*lines, f"{a} {op} {b} ="]), answer=str(solve(a, op, b))))
     return made

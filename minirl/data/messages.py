@@ -1,4 +1,4 @@
-"""Prompts that are conversations, in the forms that data sets have: [{"role": ..., "content": ...}], also as a JSON text, with
+"""Prompts that are conversations, in common formats: [{"role": ..., "content": ...}], also as JSON text, or with
 contents such as [{"type": "text", "text": ...}], and ShareGPT's [{"from": ..., "value": ...}]."""
 
 import json
@@ -12,8 +12,8 @@ ROLES = {role: role for role in ("system", "developer", "user", "assistant", "to
 
 
 def read_prompt(value: Any, column: str, source: str, row: int) -> tuple[str, list[dict[str, Any]]]:
-    """(text, messages) of a prompt column: a plain text and [], or a conversation's last user message and all its messages,
-    each with role, content and whatever else it has. ConfigError for what is neither, such as a message with an image."""
+    """(text, messages) of a prompt column's value: a plain text and [], or a conversation's last user message and all its
+    messages, each with role, content and its other keys. ConfigError for anything else, such as a message with an image."""
     found = value
     if isinstance(value, str) and value.lstrip().startswith("[{"):
         with suppress(ValueError, RecursionError):
@@ -21,15 +21,13 @@ def read_prompt(value: Any, column: str, source: str, row: int) -> tuple[str, li
     if not (isinstance(found, list) and found and all(isinstance(m, dict) and {"role", "from"} & m.keys() for m in found)):
         return text_of(value, column, source, row), []
     messages = [read_message(message, column, source, row) for message in found]
-    asked = [message["content"] for message in messages if message["role"] == "user"]
-    require(
-        bool(asked), f"{source}, row {row}: the messages in column {column!r} have none of the user: mend or remove the row"
-    )
-    return asked[-1], messages
+    user = [message["content"] for message in messages if message["role"] == "user"]
+    require(bool(user), f"{source}, row {row}: the messages in column {column!r} have none of the user: mend or remove the row")
+    return user[-1], messages
 
 
 def read_message(message: dict[str, Any], column: str, source: str, row: int) -> dict[str, Any]:
-    """A message with its role and content under these names; keys without a value, which parquet files add, are left out."""
+    """A message in the "role" and "content" format. Null values, which parquet adds for missing keys, are left out."""
     rest = {
         key: value for key, value in message.items() if value is not None and key not in ("role", "from", "content", "value")
     }

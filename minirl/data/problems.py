@@ -1,4 +1,4 @@
-"""Problems from a generator, a file or the Hub, in two parts that share no problem: those to train on and those held out."""
+"""Problems from a generator, a file or the Hub: a training and a held-out set that share no problem."""
 
 import hashlib
 import re
@@ -17,7 +17,7 @@ GENERATORS = {"arithmetic": arithmetic.problems, "fewshot": fewshot.problems}
 
 
 def load_problems(config: DataConfig) -> tuple[list[Problem], list[Problem], list[str]]:
-    """(train, test, notes for people). Needs no model and no tokenizer, so bad data ends a run before anything is loaded."""
+    """(train, test, notes to print). Needs neither model nor tokenizer, so that bad data ends a run at once."""
     notes: list[str] = []
     if config.task in GENERATORS:
         return GENERATORS[config.task]("train"), GENERATORS[config.task]("test"), notes
@@ -32,7 +32,7 @@ def load_problems(config: DataConfig) -> tuple[list[Problem], list[Problem], lis
         size = config.test_size or max(1, min(128, len(rest) // 10))
         if len(rest) <= size:
             raise ConfigError(f"{config.train} has {len(rest)} problems, too few to hold out data.test_size={size}: lower it")
-        # By content, not by position: the split stays the same when rows are shuffled or added.
+        # By digest, so that shuffling or adding rows changes the split as little as possible.
         test = sorted(rest, key=digest)[:size]
     held_out = {same_problem(p) for p in test}
     train = [p for p in rest if same_problem(p) not in held_out]
@@ -40,29 +40,29 @@ def load_problems(config: DataConfig) -> tuple[list[Problem], list[Problem], lis
         notes.append(f"{len(rest) - len(train)} training problems that the test set has too were dropped")
     if not train:
         raise ConfigError(f"{config.train}: the test set has every training problem, none is left to train on")
-    # Evaluations take the first so many: a file may be sorted by difficulty.
+    # By digest, since evaluations take the first n problems and a file may be sorted by difficulty.
     return train, sorted(test, key=digest), notes
 
 
 def same_text(text: str) -> str:
-    """`text` with white space folded."""
+    """`text` with each run of white space as one space."""
     return " ".join(text.split())
 
 
 def same_problem(problem: Problem) -> str:
-    """What two problems that ask the same have in common: the text, of a conversation all of it, with white space folded."""
+    """What duplicates have in common: the text, or the whole conversation, with white space folded."""
     if len(problem.messages) <= 1:
         return same_text(problem.prompt)
     return same_text(" ".join(f"{message['role']}: {message['content']}" for message in problem.messages))
 
 
 def digest(problem: Problem) -> bytes:
-    """An order by content that has nothing to do with the file's."""
+    """SHA-256 of a problem's text, a sort key independent of the order in its file."""
     return hashlib.sha256(same_problem(problem).encode()).digest()
 
 
 def unreadable_answers(problems: Sequence[Problem], what: str) -> list[str]:
-    """Notes on gold answers that are lists, and on those that the mathematics verifier cannot read, with the first of them."""
+    """Notes, with examples, on gold answers that are lists and on those that the mathematics verifier cannot parse."""
     from minirl.verify.math.verifier import check_gold, note_list
 
     lists = [note for p in problems if (note := note_list(p.answer))]
@@ -78,7 +78,7 @@ def unreadable_answers(problems: Sequence[Problem], what: str) -> list[str]:
 
 
 def rows_to_problems(rows: Sequence[dict[str, Any] | None], config: DataConfig, source: str) -> list[Problem]:
-    """Problems of data rows, by the config's column mapping. Rows are counted from 1, empty lines included."""
+    """The problems in `rows`, by the config's columns. Rows are numbered from 1, empty lines included."""
     if not any(rows):
         raise ConfigError(f"{source} has no rows")
     extra = {column.split("=")[0]: column.split("=")[-1] for column in config.extra_info_columns}
@@ -117,7 +117,7 @@ def needed(row: dict[str, Any], column: str, source: str, number: int) -> Any:
 
 
 def distinct(problems: list[Problem], notes: list[str]) -> list[Problem]:
-    """The problems without repeated texts, ids made unique. A text with several answers is not kept: one of them is wrong."""
+    """The problems without duplicates, with unique ids. Duplicates whose answers differ are dropped altogether."""
     seen: dict[str, Problem] = {}
     ids: set[str] = set()
     disputed: set[str] = set()

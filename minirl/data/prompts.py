@@ -1,4 +1,4 @@
-"""Problems as token ids, and the seeded order in which a run draws them."""
+"""Prompts: problems as token ids, and the seeded order in which a run draws them."""
 
 import re
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ from minirl.data.problems import same_text
 from minirl.utils.errors import ConfigError, require
 from minirl.verify.types import Problem
 
-# What the code of a chat template raises; the last ones are mistakes in it, or messages that it is not made for.
+# What rendering a chat template can raise: its own refusals, and errors in its code.
 TEMPLATE_ERRORS = (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
-HIDDEN = "\ue000"  # a character of private use, in place of each one of a special token's text
+MASK = "\ue000"  # a private-use character
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A problem ready to be sampled: its text after the template, and that text's token ids."""
+    """A problem with the text that the model sees and its token ids."""
 
     problem: Problem
     text: str
@@ -31,9 +31,10 @@ class Prompt:
 def encode_prompts(
     problems: Sequence[Problem], tokenizer: Any, config: DataConfig, notes: list[str], what: str
 ) -> list[Prompt]:
-    """The problems as token ids, through the template and, if asked, the tokenizer's chat template; long ones are dropped.
+    """The problems as prompts, by data.template and, with data.chat, the tokenizer's chat template; long ones are dropped.
 
-    Special tokens in a problem's text are encoded as the text that they are: a problem cannot end the user's turn.
+    Special tokens in a problem are encoded as plain text, so that a problem cannot end the user's turn. notes: is extended;
+    what: "training" or "held-out", for these notes.
     """
     if config.chat and not getattr(tokenizer, "chat_template", None):
         raise ConfigError(
@@ -41,12 +42,12 @@ def encode_prompts(
             "data.template"
         )
     texts = [prompt_text(messages_of(p), tokenizer, config) for p in problems]
-    # A chat template writes its own special tokens: adding them again would double the BOS.
+    # A chat template adds the special tokens itself; a second BOS would be wrong.
     ids = tokenizer(texts, add_special_tokens=not config.chat)["input_ids"] if texts else []
     special = {i: token.content for i, token in tokenizer.added_tokens_decoder.items() if token.special}
     pattern = re.compile("|".join(map(re.escape, sorted(special.values(), key=len, reverse=True))) or "(?!)")
-    found = [i for i, p in enumerate(problems) if any(pattern.search(message["content"]) for message in messages_of(p))]
-    for i in found:
+    with_special = [i for i, p in enumerate(problems) if any(pattern.search(message["content"]) for message in messages_of(p))]
+    for i in with_special:
         ids[i] = ids_as_text(problems[i], texts[i], special, pattern, tokenizer, config)
     prompts = [Prompt(*row) for row in zip(problems, texts, ids, strict=True)]
     kept = [p for p in prompts if 0 < len(p.ids) <= config.max_prompt_tokens]
@@ -58,35 +59,33 @@ def encode_prompts(
             f"every {what} prompt is longer than data.max_prompt_tokens={config.max_prompt_tokens} (the shortest has "
             f"{shortest} tokens): raise it"
         )
-    begun = [p for p in problems if messages_of(p)[-1]["role"] == "assistant"]
-    begin = "" if config.chat else tokenizer.bos_token or ""
-    odd = [p for p in kept[:500] if same_text(tokenizer.decode(p.ids).removeprefix(begin)) != same_text(p.text)]
+    prefilled = [p for p in problems if messages_of(p)[-1]["role"] == "assistant"]
+    bos = "" if config.chat else tokenizer.bos_token or ""
+    changed = [p for p in kept[:500] if same_text(tokenizer.decode(p.ids).removeprefix(bos)) != same_text(p.text)]
+    dropped, example = len(prompts) - len(kept), problems[with_special[0]].id if with_special else ""
     for count, note in (
-        (
-            len(prompts) - len(kept),
-            f"are empty or longer than data.max_prompt_tokens={config.max_prompt_tokens} and were dropped",
-        ),
-        (len(found), f"contain special tokens, which were encoded as text, such as {problems[found[0]].id}" if found else ""),
-        (len(begun), "end with an assistant message, which responses continue"),
+        (dropped, f"are empty or longer than data.max_prompt_tokens={config.max_prompt_tokens} and were dropped"),
+        (len(with_special), f"contain special tokens, which were encoded as text, such as {example}"),
+        (len(prefilled), "end with an assistant message, which responses continue"),
     ):
         if count:
             notes.append(f"{count} of {len(prompts)} {what} prompts {note}")
-    if odd:
+    if changed:
         notes.append(
-            f"{len(odd)} of the first {min(500, len(kept))} {what} prompts do not survive tokenising, such as "
-            f"{odd[0].text[:80]!r}, which the model sees as {tokenizer.decode(odd[0].ids)[:80]!r}"
+            f"{len(changed)} of the first {min(500, len(kept))} {what} prompts do not survive tokenising, such as "
+            f"{changed[0].text[:80]!r}, which the model sees as {tokenizer.decode(changed[0].ids)[:80]!r}"
         )
     return kept
 
 
 def messages_of(problem: Problem) -> list[dict[str, Any]]:
-    """The conversation that a problem is, a single message of the user where it is a text."""
+    """The problem as a conversation; a plain text is one user message."""
     return problem.messages or [{"role": "user", "content": problem.prompt}]
 
 
 def prompt_text(messages: list[dict[str, Any]], tokenizer: Any, config: DataConfig) -> str:
-    """What the model sees of a conversation, as text. data.template shapes the last message of the user, and templates that
-    print the date print data.template_date. ConfigError for messages that the chat template refuses."""
+    """A conversation as the text that the model sees. data.template is applied to the last user message; chat templates that
+    print the date get data.template_date. ConfigError for messages that the chat template refuses."""
     last = max(i for i, message in enumerate(messages) if message["role"] == "user")
     text = config.template.replace("{problem}", messages[last]["content"])  # not str.format: problems are full of braces
     if not config.chat:
@@ -97,9 +96,9 @@ def prompt_text(messages: list[dict[str, Any]], tokenizer: Any, config: DataConf
     messages = [*messages[:last], {**messages[last], "content": text}, *messages[last + 1 :]]
     if config.system and messages[0]["role"] not in ("system", "developer"):
         messages.insert(0, {"role": "system", "content": config.system})
-    begun = messages[-1]["role"] == "assistant"
+    prefilled = messages[-1]["role"] == "assistant"
     day = datetime.fromisoformat(config.template_date) if config.template_date else datetime.now()
-    arguments = {"strftime_now": day.strftime, "add_generation_prompt": not begun, "continue_final_message": begun}
+    arguments = {"strftime_now": day.strftime, "add_generation_prompt": not prefilled, "continue_final_message": prefilled}
     try:
         return str(tokenizer.apply_chat_template(messages, tokenize=False, **(arguments | config.chat_arguments)))
     except TEMPLATE_ERRORS as error:
@@ -111,9 +110,9 @@ def prompt_text(messages: list[dict[str, Any]], tokenizer: Any, config: DataConf
 def ids_as_text(
     problem: Problem, text: str, special: dict[int, str], pattern: re.Pattern[str], tokenizer: Any, config: DataConfig
 ) -> list[int]:
-    """The ids of a prompt's text, those of special tokens in the problem itself replaced by the ids of their text.
+    """Token ids of a prompt in which special tokens of the problem itself are encoded as plain text.
 
-    Which ones those are shows in the same prompt made of a problem where each of their characters is another one.
+    Rendering the prompt again with these tokens masked in the problem tells them from those that the template adds.
     """
     found = {token for message in messages_of(problem) for token in pattern.findall(message["content"])}
     spelled = {
@@ -121,35 +120,35 @@ def ids_as_text(
         for i, token in special.items()
         if token in found
     }
-    masked = [
-        {**message, "content": pattern.sub(lambda token: HIDDEN * len(token[0]), message["content"])}
+    messages = [
+        {**message, "content": pattern.sub(lambda token: MASK * len(token[0]), message["content"])}
         for message in messages_of(problem)
     ]
-    hidden = prompt_text(masked, tokenizer, config)
-    if not tokenizer.is_fast or len(hidden) != len(text) or any(special.keys() & set(ids) for ids in spelled.values()):
+    masked = prompt_text(messages, tokenizer, config)
+    if not tokenizer.is_fast or len(masked) != len(text) or any(special.keys() & set(ids) for ids in spelled.values()):
         raise ConfigError(
             f"problem {problem.id} contains a special token, {min(found)!r}, which its tokenizer or chat template does not "
             "take as text: mend or remove the problem"
         )
     whole = tokenizer(text, add_special_tokens=not config.chat, return_offsets_mapping=True)
     parts = zip(whole["input_ids"], whole["offset_mapping"], strict=True)
-    return [j for i, (a, b) in parts for j in (spelled[i] if i in spelled and HIDDEN in hidden[a:b] else [i])]
+    return [j for i, (a, b) in parts for j in (spelled[i] if i in spelled and MASK in masked[a:b] else [i])]
 
 
 class Order:
-    """An endless seeded order over `size` items: one permutation an epoch. `position` counts draws and is all its state."""
+    """An endless seeded order of `size` items, a permutation for each epoch. position: draws so far, its only state."""
 
     def __init__(self, size: int, seed: int, position: int = 0) -> None:
         self.size, self.seed, self.position = size, seed, position
         self._epoch, self._permutation = -1, np.empty(0, dtype=np.int64)
 
     def draw(self, count: int) -> list[tuple[int, int]]:
-        """The next `count` pairs (draw number, item index). Draw numbers never repeat in a run: they name groups and seeds."""
+        """The next `count` pairs (draw number, item index). Draw numbers are unique in a run: group ids, and parts of seeds."""
         drawn = []
         for number in range(self.position, self.position + count):
-            epoch, place = divmod(number, self.size)
+            epoch, index = divmod(number, self.size)
             if epoch != self._epoch:
                 self._epoch, self._permutation = epoch, np.random.default_rng([self.seed, epoch]).permutation(self.size)
-            drawn.append((number, int(self._permutation[place])))
+            drawn.append((number, int(self._permutation[index])))
         self.position += count
         return drawn

@@ -37,7 +37,7 @@ def read_rows(source: str, subset: str | None, split: str, revision: str | None 
 
 
 def read_jsonl(path: Path, columns: Sequence[str] = ()) -> list[dict[str, Any] | None]:
-    """The objects of a JSONL file, None for an empty line; a line that is not one, or lacks one of `columns`, is named."""
+    """The objects of a JSONL file, None for an empty line. ConfigError for any other line, or one that lacks `columns`."""
     rows: list[dict[str, Any] | None] = []
     try:
         lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n")
@@ -50,8 +50,8 @@ def read_jsonl(path: Path, columns: Sequence[str] = ()) -> list[dict[str, Any] |
         try:
             row = json.loads(line.decode("utf-8"), object_pairs_hook=unique_keys)
         except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
-            cut = number == len(lines) and ": the file seems to be cut off there"
-            raise ConfigError(f"{path}, line {number} is not JSON ({error}){cut or ''}: mend or remove it") from None
+            cut = ": the file seems to be cut off there" if number == len(lines) else ""
+            raise ConfigError(f"{path}, line {number} is not JSON ({error}){cut}: mend or remove it") from None
         if not isinstance(row, dict):
             raise ConfigError(f"{path}, line {number} is a JSON {type(row).__name__}, not an object")
         if missing := [column for column in columns if column not in row]:
@@ -61,7 +61,7 @@ def read_jsonl(path: Path, columns: Sequence[str] = ()) -> list[dict[str, Any] |
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; ValueError when a key stands in it twice, of which one would be lost."""
+    """A JSON object from its pairs. ValueError for a repeated key, of which json would keep the last."""
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = next(key for i, (key, _) in enumerate(pairs) if key in dict(pairs[:i]))
@@ -70,7 +70,7 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def column_value(row: dict[str, Any], column: str) -> Any:
-    """A column's value; "a.b" is key b of column a. None when it is not there."""
+    """A column's value, None if missing; "a.b" is the column of that name, or else key b of column a."""
     value: Any = row
     for key in column.split("."):
         value = value.get(key) if isinstance(value, dict) else None
@@ -78,7 +78,7 @@ def column_value(row: dict[str, Any], column: str) -> Any:
 
 
 def text_of(value: Any, column: str, source: str, row: int) -> str:
-    """A text or a number as text; ConfigError for anything else, and for characters that are no text."""
+    """A string or a number as text. ConfigError for anything else, and for null characters and lone surrogates."""
     if not isinstance(value, str | int | float):
         raise ConfigError(
             f"{source}, row {row}: column {column!r} holds a {type(value).__name__}, not a text: name the part that is one, "

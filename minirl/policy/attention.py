@@ -1,9 +1,9 @@
 """Attention over packed sequences, as an implementation of transformers' attention interface called "packed".
 
 A packed row is segments of tokens end to end, each a prompt, a response, or both. A token attends to the earlier tokens of its
-segment and to the whole prefix that the segment names (a prompt that several responses share), never to anything else. How
-that is computed is the layout's affair: `Padded` here, with scaled dot-product attention anywhere, or varlen.py's on a GPU.
-Without a layout (sampling with a cache, padded rows) it is transformers' own sdpa.
+segment and to the segment's prefix (a prompt that several responses share), never to anything else. A `Layout` computes that:
+`Padded` with scaled dot-product attention on any device, or `Varlen` (varlen.py) with flash attention on a GPU. Without a
+layout (sampling with a KV cache, padded rows) transformers' sdpa does.
 """
 
 from abc import ABC, abstractmethod
@@ -20,16 +20,16 @@ from transformers.masking_utils import sdpa_mask
 
 from minirl.utils.memory import to_device
 
-# Segments share a padded call where the shorter needs at least this share of the longest's keys: measured on CPUs.
+# Segments are padded together where the shortest has at least this share of the longest one's keys; measured on CPUs.
 SIMILAR_LENGTH = 0.7
 
 
 class Unpackable(Exception):
-    """The model asks its attention for something that packing does not know; the message names it."""
+    """Packed attention does not support a feature of the model's attention; the message names it."""
 
 
 class Segment(NamedTuple):
-    """Tokens start ... start + length - 1 of a packed row, which also attend to those of a prefix."""
+    """Tokens start ... start + length - 1 of a packed row, which also attend to the tokens of a prefix."""
 
     start: int
     length: int
@@ -38,7 +38,7 @@ class Segment(NamedTuple):
 
 
 class Layout(ABC):
-    """The segments of a packed row, ready for a kernel. calls: layers that have attended with it."""
+    """The segments of a packed row, prepared for a kernel. calls: number of `attend` calls, one for each layer."""
 
     calls = 0
 
@@ -48,8 +48,8 @@ class Layout(ABC):
 
 
 class Rectangle(NamedTuple):
-    """Segments of like length, padded to R rows for one call. queries: int[R * Q], keys: int[R * K], positions in the packed
-    row; visible: bool[R, 1, Q, K]; real: int[S], which queries are not padding."""
+    """Segments of similar length, padded to R rows. queries: int[R * Q], keys: int[R * K], positions in the packed row;
+    visible: bool[R, 1, Q, K], the attention mask; real: int[S], indices of the queries that are not padding."""
 
     rows: int
     queries: Tensor
@@ -59,12 +59,12 @@ class Rectangle(NamedTuple):
 
 
 class Padded(Layout):
-    """One scaled dot-product attention for each rectangle of segments of like length, padded for that call alone."""
+    """One scaled dot-product attention call for each rectangle of segments of similar length."""
 
     def __init__(self, segments: Sequence[Segment], device: Any) -> None:
         table = np.array(segments, dtype=np.int64)
         width, shares = table[:, 1] + table[:, 3], table[:, 3] > 0
-        # Prompts apart from the responses that share them: a response may have as many keys and far fewer queries.
+        # Segments with a prefix are kept apart: they have far fewer queries than others with as many keys.
         order = np.lexsort((-width, shares))
         cuts = [0]
         for i, segment in enumerate(order):
@@ -83,7 +83,7 @@ class Padded(Layout):
             real = np.flatnonzero(query < length)
             positions.append(queries[real])
             self.rectangles.append(Rectangle(len(members), *(to_device(x, device) for x in (queries, keys, visible, real))))
-        # Which of the rectangles' outputs, end to end, belongs to each token of the row.
+        # int[T]: where each token's output is among those of all rectangles, end to end.
         self.order = to_device(np.argsort(np.concatenate(positions)), device)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
@@ -108,13 +108,13 @@ def packed_attention(
         if refused or dropout:
             raise Unpackable(f"its attention has {', '.join(refused) or 'dropout'}")
         layout.calls += 1
-        # Under autocast the norms before the attention give float32 queries and keys next to a bfloat16 value.
+        # Under autocast, models with query and key norms pass float32 queries and keys but bfloat16 values.
         q, k, v = (x[0].transpose(0, 1).to(value.dtype) for x in (query, key, value))
         return layout.attend(q, k, v, scaling)[None], None
     rows, heads, width, size = query.shape
     if width > 1:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **more)
-    # One token a row: the query heads of a key head become its queries, so that the cache is not copied for each of them.
+    # Decoding: query heads that share a key head become its queries, so that the KV cache is not repeated for each of them.
     folded = query.reshape(rows, key.shape[1], -1, size) * (size**-0.5 if scaling is None else scaling)
     scores = folded @ key.transpose(-1, -2)
     if attention_mask is not None:

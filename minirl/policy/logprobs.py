@@ -1,4 +1,4 @@
-"""Log-probs and entropies of response tokens, from a causal language model whose logits are never all in memory at once."""
+"""Log-probs and entropies of response tokens, without ever holding all logits in memory."""
 
 from typing import Any
 
@@ -9,16 +9,16 @@ from torch.utils.checkpoint import checkpoint
 
 from minirl.loss import logprobs_and_entropy
 
-# Elements of a logits chunk: 2**26 float32 are 256 MiB. Larger ones are recomputed in the backward pass instead of kept.
+# Elements of a logits chunk: 2**26 float32 are 256 MiB.
 LOGITS_CHUNK = 2**26
 
 
 class LogprobHead(torch.nn.Module):
-    """A causal language model whose forward pass gives log-probs: only positions before response tokens reach the output
-    layer."""
+    """A causal language model whose forward pass returns log-probs. Only hidden states that predict response tokens go
+    through the output layer."""
 
     def __init__(self, model: Any, temperature: float, vocabulary: int, entropy_grad: bool, compiled: bool = False) -> None:
-        """vocabulary: ids from there on get no probability; entropy_grad: whether entropies carry a gradient."""
+        """vocabulary: higher ids are padding and get no probability; entropy_grad: whether entropies have a gradient."""
         super().__init__()
         self.model = model
         self.output = LogprobOutput(model.get_output_embeddings(), temperature, vocabulary, entropy_grad, compiled)
@@ -35,9 +35,9 @@ class LogprobHead(torch.nn.Module):
 class LogprobOutput(torch.nn.Module):
     """The model's output layer and the log-probs of its logits, in chunks of LOGITS_CHUNK elements.
 
-    Where there are several chunks, the backward pass computes each again, so that memory does not grow with tokens times
-    vocabulary. All chunks are one call of one module, since ZeRO-3 gathers a module's weights at each call on all ranks
-    together, and ranks differ in their number of chunks.
+    If there are several, the backward pass recomputes each, so that memory does not grow with tokens times vocabulary. All
+    chunks are one call of the module: ZeRO-3 gathers its weights at each call, which all ranks must make equally often, and
+    their numbers of chunks differ.
     """
 
     def __init__(self, layer: torch.nn.Linear, temperature: float, vocabulary: int, entropy_grad: bool, compiled: bool) -> None:
@@ -58,6 +58,6 @@ class LogprobOutput(torch.nn.Module):
         return torch.cat([c[0] for c in chunks]), torch.cat([c[1] for c in chunks])
 
     def chunk(self, hidden: Tensor, targets: Tensor, entropy: bool) -> tuple[Tensor, Tensor]:
-        """The same as `forward` for the hidden states of one chunk."""
+        """`forward` for one chunk."""
         logits = linear(hidden, self.weight, self.bias)[:, : self.vocabulary]
         return self.reduce(logits, targets, self.temperature, entropy, self.entropy_grad)

@@ -1,4 +1,4 @@
-"""Micro-batches: what one forward and backward pass over rollouts reads, packed or padded."""
+"""Micro-batches: the tensors of one forward and backward pass over rollouts, packed or padded."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,12 +14,12 @@ from minirl.utils.memory import to_device
 
 @dataclass
 class MicroBatch:
-    """What one forward and backward pass reads, on its device: T response tokens in all, response after response.
+    """The tensors of one forward and backward pass, on its device; T response tokens in all, response after response.
 
-    indices: of the rollouts in the batch they were taken from; inputs: of the model; logit_index: int[T], which of its outputs
-    (rows end to end) predicts each response token; targets: int[T], the tokens. The rest is for the loss, float[T] each, set by
-    `add_loss_inputs`; old_logprobs and ref_logprobs stay None where the rollouts have none. selected: bool[T], tokens that the
-    policy loss treats otherwise, where it has chosen some.
+    indices: of the rollouts in their batch; inputs: of the model; logit_index: int[T], which of its outputs (rows end to end)
+    predicts each response token; targets: int[T], these tokens. The others, float[T] each, are inputs of the loss, set by
+    `add_loss_inputs`; old_logprobs and ref_logprobs stay None where the rollouts have none. selected:
+    bool[T], the tokens that the policy loss has selected.
     """
 
     rollouts: list[Rollout]
@@ -36,8 +36,7 @@ class MicroBatch:
     selected: Tensor | None = None
 
     def add_loss_inputs(self, weights: Sequence[Any]) -> None:
-        """Sets the tensors that only the loss reads. weights: of the tokens of each rollout of the batch, a number or
-        float[T_i]."""
+        """Sets the inputs of the loss. weights: token weights of each rollout of the batch, a number or float[T_i]."""
         self.token_weights = self.flat([weights[i] for i in self.indices])
         self.advantages = self.flat([r.advantages for r in self.rollouts])
         self.rollout_logprobs = self.flat([r.completion.logprobs for r in self.rollouts])
@@ -48,12 +47,12 @@ class MicroBatch:
                 setattr(self, name, self.flat(values))
 
     def flat(self, values: Sequence[Any]) -> Tensor:
-        """float[T] from one number or one array float[T_i] a rollout; of no rollouts, float[1], a 0."""
+        """float[T] from a number or an array float[T_i] for each rollout; [0] without rollouts."""
         parts = [np.full(r.length, v, dtype=np.float32) for r, v in zip(self.rollouts, values, strict=True)]
         return to_device(np.concatenate(parts or [np.zeros(1, np.float32)]), self.targets.device)
 
     def split(self, values: Tensor) -> list[np.ndarray]:
-        """One array float32[T_i] a rollout from float[T]."""
+        """The inverse: an array float32[T_i] for each rollout from float[T]."""
         ends = np.cumsum([r.length for r in self.rollouts])
         return np.split(values.float().cpu().numpy(), ends[:-1]) if self.rollouts else []
 
@@ -62,8 +61,8 @@ def packed_micro_batch(
     batch: Sequence[Rollout], indices: Sequence[int], device: Any = "cpu",
     layout: Callable[[list[Segment], Any], Layout] = Padded,
 ) -> MicroBatch:  # fmt: skip
-    """The rollouts of `batch` at `indices`, end to end in one row, each prompt once. With no index, one token whose only value
-    is 0: a rank without work must still take part in every collective call of the forward and backward pass."""
+    """The rollouts of `batch` at `indices`, end to end in one row, each prompt once. Without indices, a dummy token of weight
+    0: a rank without work must still take part in the collective calls of the forward and backward pass."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for i in indices:
         groups.setdefault(tuple(batch[i].prompt_ids), []).append(i)
@@ -80,8 +79,8 @@ def packed_micro_batch(
         if len(siblings) > 1:
             segments.append(Segment(start, length))
         for ids in siblings:
-            # The first token is predicted at the prompt's last position, each other one at the token before it; the last
-            # token predicts nothing and is left out.
+            # The prompt's last token predicts the first one of the response; the response's last token predicts nothing and
+            # is left out.
             tokens = len(ids) - 1
             row.append(ids[:-1])
             positions.append(length + np.arange(tokens))
@@ -92,15 +91,14 @@ def packed_micro_batch(
             elif tokens:
                 segments.append(Segment(end, tokens, start, length))
             end += tokens
-    tensors = (to_device(np.concatenate(x).astype(np.int64), device) for x in (row, positions, logit_index, targets))
-    ids_, positions_, index, target = tensors
-    inputs = {"input_ids": ids_[None], "position_ids": positions_[None], "layout": layout(segments, device)}
+    columns = (row, positions, logit_index, targets)
+    input_ids, position_ids, index, target = (to_device(np.concatenate(x).astype(np.int64), device) for x in columns)
+    inputs = {"input_ids": input_ids[None], "position_ids": position_ids[None], "layout": layout(segments, device)}
     return MicroBatch([batch[i] for i in order], order, inputs, index, target)
 
 
 def padded_micro_batch(batch: Sequence[Rollout], indices: Sequence[int], device: Any = "cpu") -> MicroBatch:
-    """The rollouts of `batch` at `indices` as rows padded on the right; with no index, one row of two tokens whose only value
-    is 0."""
+    """The rollouts of `batch` at `indices` as rows padded on the right; without indices, a dummy row of weight 0."""
     rollouts = [batch[i] for i in indices]
     rows = [[*r.prompt_ids, *r.completion.ids] for r in rollouts] or [[0, 0]]
     prompts = np.array([[len(r.prompt_ids)] for r in rollouts] or [[1]])

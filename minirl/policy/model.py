@@ -1,4 +1,4 @@
-"""Loads and writes the model, and changes how it computes, for speed or exactness; its weights keep Hugging Face's names."""
+"""Loads, checks and writes the model, and replaces parts of its computation by faster or more exact ones."""
 
 import inspect
 import math
@@ -27,7 +27,7 @@ from minirl.policy.attention import packed_attention
 from minirl.utils.distributed import Ranks
 from minirl.utils.errors import ConfigError, RunError
 
-transformers_logging.disable_progress_bar()  # it would print over the run's own
+transformers_logging.disable_progress_bar()  # it would overwrite the run's own
 
 
 def model_source(config: ModelConfig) -> str:
@@ -47,20 +47,18 @@ def load(kind: Any, config: ModelConfig, **arguments: Any) -> Any:
     except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
-        hint = (
-            "config.json, weights and tokenizer are whole, and model.attention known"
-            if Path(source).exists()
-            else "the path or Hub name is right"
-        )
+        hint = "the path or Hub name is right"
         if "trust_remote_code" in str(error):
             hint = "its code can be trusted, then set model.trust_remote_code=true"
+        elif Path(source).exists():
+            hint = "config.json, weights and tokenizer are whole, and model.attention known"
         raise ConfigError(
             f"cannot load model.path={config.path!r}: {' '.join(str(error).split())[:300]}; check that {hint}"
         ) from None
     if not weights:
         return loaded
     model, info = loaded
-    if missing := sorted(info["missing_keys"]):  # transformers gives them random values and goes on
+    if missing := sorted(info["missing_keys"]):  # transformers initialises them at random, without an error
         raise ConfigError(
             f"model.path={config.path!r} lacks {len(missing)} of the model's weights, first {missing[0]}: its files are cut "
             "or of another kind of model, such as an adapter that was not merged"
@@ -69,7 +67,7 @@ def load(kind: Any, config: ModelConfig, **arguments: Any) -> Any:
 
 
 def check_ids(config: ModelConfig, prompts: Sequence[Prompt]) -> None:
-    """ConfigError for a prompt with a token that the model has no embedding for. Reads the model's config only."""
+    """ConfigError for a prompt with a token id beyond the model's embeddings. Reads only the model's config."""
     rows = getattr(model_config(config).get_text_config(), "vocab_size", math.inf)
     for prompt in prompts:
         if (highest := max(prompt.ids)) >= rows:
@@ -90,7 +88,7 @@ def model_config(config: ModelConfig) -> Any:
 
 
 def check_context(config: Config, longest_prompt: int) -> None:
-    """ConfigError when prompt and response do not fit the model's positions. Reads the model's config only."""
+    """ConfigError when prompt and response exceed the model's context length. Reads only the model's config."""
     response = max(config.rollout.max_response_tokens, config.eval.max_response_tokens or 0)
     limit = getattr(model_config(config.model), "max_position_embeddings", None)
     if limit is not None and longest_prompt + response > limit:
@@ -101,7 +99,7 @@ def check_context(config: Config, longest_prompt: int) -> None:
 
 
 def model_plan(config: Config, ranks: Ranks | None = None) -> list[str]:
-    """Size and memory of the model, for people, from its config alone: on the GPUs of `ranks`, else on those of config.plan."""
+    """Lines on size and memory of the model, from its config: on the GPUs of `ranks`, or those of config.plan without any."""
     if ranks is not None and ranks.gpu_gib is not None:
         config = replace(config, plan=PlanConfig(ranks.size, ranks.gpu_gib, ranks.zero))
     return plan.report(config, plan.measure(model_config(config.model)))
@@ -112,7 +110,7 @@ def load_model(config: ModelConfig) -> Any:
     packed = config.attention == "packed"
     model = load(AutoModelForCausalLM, config, dtype=torch.float32, attn_implementation="sdpa" if packed else config.attention)
     if packed:
-        model.set_attn_implementation("packed")  # leaves a model as it is that does not know the interface
+        model.set_attn_implementation("packed")  # no effect on a model without the attention interface
     for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
         if getattr(model.config, name, None) not in (None, 1, 1.0):
             raise ConfigError(
@@ -127,7 +125,7 @@ def write_model(model: Any, weights: dict[str, Tensor], folder: Path, tokenizer:
     """Writes an ordinary Hugging Face folder, whole or not at all. RunError when it cannot be written."""
     temporary = folder.with_name(f"{folder.name}.tmp")
     try:
-        shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed here
+        shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
         temporary.mkdir(parents=True)
         # Not model.save_pretrained, which imports DeepSpeed wherever it is installed, at the end of a long run.
         model.config.dtype, model.config.architectures = next(iter(weights.values())).dtype, [type(model).__name__]
@@ -136,7 +134,7 @@ def write_model(model: Any, weights: dict[str, Tensor], folder: Path, tokenizer:
         weights = revert_weight_conversion(model, weights)  # transformers renames and fuses the weights of some models
         save_torch_state_dict(weights, temporary, max_shard_size="50GB", metadata={"format": "pt"})
         tokenizer.save_pretrained(temporary)
-        shutil.rmtree(folder, ignore_errors=True)  # of a run that was resumed
+        shutil.rmtree(folder, ignore_errors=True)  # left by the run before it was resumed
         temporary.rename(folder)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -144,24 +142,24 @@ def write_model(model: Any, weights: dict[str, Tensor], folder: Path, tokenizer:
 
 
 def pair_cost(model: Any) -> float:
-    """Work of a query-key pair as a multiple of a token's other work: 4 operations a pair, layer and unit of width; 2 a
-    parameter and token."""
+    """FLOPs of a query-key pair relative to a token's others: 4 * layers * attention width for a pair, 2 * parameters for a
+    token."""
     c = model.config
     width = c.num_attention_heads * (getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads)
     return 2 * c.num_hidden_layers * width / sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters())
 
 
 def choose_deterministic_kernels() -> None:
-    """Settings that kernels read when they are first used."""
+    """Chooses deterministic kernels. To be called before the first one runs."""
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     os.environ["FLASH_ATTENTION_DETERMINISTIC"] = "1"  # read by transformers
     torch.backends.cudnn.deterministic = True
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # no one reads it
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # never read
 
 
 def with_exact_frequencies(model: Any) -> Any:
-    """The model with rotary frequencies in float32, as sampling engines have them. Under ZeRO-3, and where the model is cast,
-    they are rounded to bfloat16, which rounds angles too, the more the later the position."""
+    """The model with rotary frequencies in float32, as in sampling engines. ZeRO-3 and casts of the model round them to
+    bfloat16, an error of the angles that grows with the position."""
     for module in model.modules():
         if any("inv_freq" in name for name, _ in module.named_buffers(recurse=False)):
             for name, buffer in type(module)(module.config).named_buffers():
@@ -170,7 +168,7 @@ def with_exact_frequencies(model: Any) -> Any:
 
 
 def with_fused_norms(model: Any) -> Any:
-    """The model with torch's RMS norm, one kernel on a GPU, for each module that computes exactly that."""
+    """The model with torch's fused RMS norm in each module that computes just that."""
     known: dict[type, bool] = {}
     for module in model.modules():
         if hasattr(module, "variance_epsilon") and [name for name, _ in module.named_parameters()] == ["weight"]:
@@ -182,9 +180,8 @@ def with_fused_norms(model: Any) -> Any:
 
 
 def is_rms_norm(module: Any) -> bool:
-    """Whether a module computes x / sqrt(mean(x^2) + variance_epsilon) * weight (Zhang and Sennrich 2019), found by trying. One
-    that also takes a gate is not such a norm."""
-    if len(inspect.signature(module.forward).parameters) != 1:
+    """Whether a module computes x / sqrt(mean(x^2) + variance_epsilon) * weight (Zhang and Sennrich 2019), by trying it."""
+    if len(inspect.signature(module.forward).parameters) != 1:  # it also takes a gate
         return False
     size = getattr(module.weight, "ds_shape", module.weight.shape)[-1]
     x, weight = torch.linspace(-1e-3, 2e-3, size), torch.linspace(0.5, 1.5, size)  # small, so that the epsilon shows
@@ -194,36 +191,36 @@ def is_rms_norm(module: Any) -> bool:
 
 
 def fused_norm(module: Any, x: Tensor) -> Tensor:
-    """The forward pass of an RMS norm, in the precision of its weight: torch's kernel wants both alike."""
+    """The forward pass of an RMS norm, in the dtype of its weight: torch's kernel takes no mixed ones."""
     return rms_norm(x.to(module.weight.dtype), module.weight.shape, module.weight, module.variance_epsilon)
 
 
 def compile_layers(model: Any) -> None:
-    """Compiles the decoder's layers for passes without a cache. The attention itself and sampling are not compiled.
+    """Compiles the decoder's layers for passes without a KV cache. Packed attention and sampling are not compiled.
 
-    The first pass with gradient and the first without take some 20 seconds longer on a CPU, where a C++ compiler is needed.
-    ConfigError for a model without layers that transformers could recompute. A copy of the model would use this one's weights.
+    On a CPU this needs a C++ compiler, and the first passes with and without gradient take some 20 seconds longer. A copy of
+    the compiled model would use this one's weights. ConfigError for a model without decoder layers as transformers marks them.
     """
-    # Layers share one program for each kind of mask, gradient and layer. One beyond torch's own limit of 8 would run
-    # uncompiled, and nobody would know.
+    # Each combination of mask, gradient and type of layer is one program. Beyond torch's default limit of 8, further ones would
+    # silently run uncompiled.
     torch._dynamo.config.recompile_limit = 64
     torch._dynamo.config.fail_on_recompile_limit_hit = True
-    # The attention loops over rectangles of segments: traced, each number of them would be another program.
+    # Not compiled: it loops over the rectangles of a layout, and each number of them would be another program.
     AttentionInterface.register("packed", torch.compiler.disable(packed_attention))
-    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]  # what is repeated
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
         raise ConfigError(f"model.compile_layers=true finds no layers in {type(model).__name__}: set it to false")
     for layer in layers:
         layer.forward = compiled(layer.forward)  # type: ignore[method-assign]
 
 
-def compiled(own: Callable[..., Any]) -> Callable[..., Any]:
-    """A layer's forward pass, compiled where there is no cache."""
-    fast = torch.compile(own, dynamic=True)
+def compiled(eager: Callable[..., Any]) -> Callable[..., Any]:
+    """A layer's forward pass, compiled for calls without a KV cache."""
+    fast = torch.compile(eager, dynamic=True)
 
     def forward(*arguments: Any, **more: Any) -> Any:
-        # By type, since transformers 5.24 gave it another name.
+        # By type, since transformers 5.24 renamed the argument.
         cached = any(isinstance(value, Cache) for value in (*arguments, *more.values()))
-        return (own if cached else fast)(*arguments, **more)
+        return (eager if cached else fast)(*arguments, **more)
 
     return forward

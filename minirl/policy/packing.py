@@ -1,7 +1,7 @@
 """Plans micro-batches under a token budget, the same number on every rank. Pure functions of lengths.
 
-Packed: sequences lie end to end without padding, and responses to the same prompt share one pass over it. A prompt of P tokens
-with responses of R1 ... Rn costs P + sum(Ri - 1) tokens: the last token of a response predicts nothing.
+Packed: sequences end to end without padding; responses to the same prompt share one pass over it. A prompt of P tokens with
+responses of R1 ... Rn costs P + sum(Ri - 1) tokens, since the last token of a response predicts nothing.
 Padded, for models that cannot be packed: B sequences, padded to the longest of L tokens, cost B * L.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 
 
 class Unit(NamedTuple):
-    """Responses that share one pass over their prompt. indices: which; tokens: of that pass; cost: its work, in tokens."""
+    """Responses that share one pass over their prompt. indices: of them; tokens: of the pass; cost: of it, in tokens."""
 
     indices: list[int]
     tokens: int
@@ -25,10 +25,10 @@ def packed_micro_batches(
 ) -> list[list[list[int]]]:  # fmt: skip
     """For each rank its micro-batches, each a list of indices into `lengths`, responses to the same prompt together.
 
-    prompts: equal values are equal prompts; prompt_lengths, lengths: int[N] tokens of prompt and response; budget: most tokens
-    of a micro-batch (a longer sequence gets one of its own); pair_cost: work of one query-key pair of the attention, as a
-    multiple of the rest of a token's work. Balanced by cost, the largest unit first, each to the cheapest micro-batch with room
-    (LPT, Graham 1969); micro-batches of like cost run at the same time on all ranks, since ranks wait for each other.
+    prompts: equal values are equal prompts; prompt_lengths, lengths: int[N] tokens of prompt and response; budget: maximum
+    tokens of a micro-batch (a longer sequence gets one of its own); pair_cost: cost of a query-key pair relative to the rest of
+    a token's. Balanced by cost, the largest unit first, each to the cheapest micro-batch with room (LPT, Graham 1969).
+    Micro-batches of similar cost run at the same time on all ranks, since ranks wait for each other.
     """
     units = split(prompts, prompt_lengths, lengths, budget, pair_cost)
     count = -(-max(1, -(-sum(u.tokens for u in units) // budget)) // ranks) * ranks
@@ -41,8 +41,8 @@ def packed_micro_batches(
 def split(
     prompts: Sequence[Hashable], prompt_lengths: Sequence[int], lengths: Sequence[int], budget: int, pair_cost: float
 ) -> list[Unit]:
-    """The units of all responses. A group is one unit, unless it exceeds a quarter of the budget, since smaller pieces fill
-    better, and four times its prompt, since each piece is another pass over the prompt."""
+    """The units of all responses. A group is one unit, but split where it exceeds both a quarter of the budget (smaller units
+    fill micro-batches better) and four times its prompt (each unit is another pass over it)."""
     groups: dict[Hashable, list[int]] = {}
     for i, prompt in enumerate(prompts):
         groups.setdefault(prompt, []).append(i)
@@ -66,7 +66,7 @@ def split(
 
 
 def fill(units: Sequence[Unit], budget: int, count: int) -> list[list[Unit]] | None:
-    """`count` micro-batches within `budget` and of like cost; None where a unit finds no room."""
+    """`count` micro-batches within `budget` and of similar cost; None when a unit does not fit."""
     batches: list[list[Unit]] = [[] for _ in range(count)]
     tokens, costs = np.zeros(count), np.zeros(count)
     for unit in sorted(units, key=lambda u: -u.cost):
@@ -81,7 +81,7 @@ def fill(units: Sequence[Unit], budget: int, count: int) -> list[list[Unit]] | N
 
 
 def deal(batches: Sequence[list[int]], ranks: int) -> list[list[list[int]]]:
-    """Micro-batches of falling cost, a multiple of `ranks`, dealt back and forth: ranks 0 1 1 0 0 1 ... get like shares."""
+    """Deals micro-batches of falling cost, their number a multiple of `ranks`, back and forth: ranks 0 1 1 0 0 1 ..."""
     rounds = [batches[start : start + ranks] for start in range(0, len(batches), ranks)]
     turns = [turn[::-1] if number % 2 else turn for number, turn in enumerate(rounds)]
     return [list(share) for share in zip(*turns, strict=True)]
@@ -90,8 +90,8 @@ def deal(batches: Sequence[list[int]], ranks: int) -> list[list[list[int]]]:
 def padded_micro_batches(lengths: Sequence[int], budget: int, ranks: int = 1) -> list[list[list[int]]]:
     """For each rank its padded micro-batches, each a list of indices into `lengths` (int[N], tokens of prompt and response).
 
-    A micro-batch costs at most `budget` tokens, padding included (a longer sequence gets one of its own). Sequences of like
-    length go together, so little is padding.
+    A micro-batch costs at most `budget` tokens, padding included (a longer sequence gets one of its own). Sequences of similar
+    length share one, so that little is padding.
     """
     batches: list[list[int]] = []
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):

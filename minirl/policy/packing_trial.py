@@ -1,4 +1,4 @@
-"""Finds out by trying whether a model can be packed: its code may mix sequences in ways that its config does not tell."""
+"""Tests whether a model can be packed: its code may mix sequences in ways that its config does not show."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,11 +20,11 @@ def why_not_packed(
     """The reason why a model cannot be packed; None when it can. `config` is the model's.
 
     Three responses, two of them to the same prompt, must have the same log-probs packed and padded, within `tolerance` nats on
-    average. They may change by a hundredth of it where only the tokens of another sequence do: the kernels compute the same
-    there, so even half precision shows the smallest leak. And every layer must have attended with the layout: a recurrent
-    layer would mix sequences unseen.
+    average. When only the tokens of another sequence change, they may change by at most a hundredth of that: kernels and shapes
+    are then the same, so that half precision hides no leak. Every layer must have called the packed attention, since a
+    recurrent layer would mix sequences without it.
     """
-    # From the middle of the vocabulary: special tokens, at its ends, are so unlikely that half precision says little of them.
+    # From the middle of the vocabulary: special tokens, at its ends, are too unlikely for the precision of bfloat16.
     tokens = [(config.vocab_size // 2 + t) % config.vocab_size for t in range(16)]
 
     def trial(prompt: list[int], ids: list[int]) -> Rollout:
@@ -41,7 +41,7 @@ def why_not_packed(
             other_last = logprobs(pack([first, second, trial(tokens[10:13], tokens[3:9])], order))
         except torch.OutOfMemoryError:
             raise
-        except (Unpackable, TypeError, ValueError, RuntimeError) as error:  # of layers or a kernel that do not take the row
+        except (Unpackable, TypeError, ValueError, RuntimeError) as error:  # of layers or kernels that cannot run packed
             return " ".join(str(error).split())[:300]
         padded = logprobs(padded_micro_batch([first, second, last], order, batch.targets.device))
     if (calls := batch.inputs["layout"].calls) != config.num_hidden_layers:

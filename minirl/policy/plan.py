@@ -1,9 +1,9 @@
-"""What a run will need, from its config and the model's config alone: `train.py --dry-run`. Pure arithmetic, no weights.
+"""Sizes, steps and memory of a run, from its config and the model's config: `train.py --dry-run`. No weights are loaded.
 
-Memory is in GiB a GPU. Weights, optimizer (AdamW's two float32 moments: Rajbhandari et al. 2020, "ZeRO"), gradients and the
-reduce bucket are exact; gathered weights are the most that DeepSpeed allows itself; activations are what autograd keeps of
-Llama- and Qwen-like layers; logits are an estimate. Not counted: the CUDA context, NCCL's buffers, fragmentation. An optimizer
-that the launcher offloads is counted as if it were not.
+Memory is in GiB for each GPU. Weights, optimizer (AdamW's two float32 moments: Rajbhandari et al. 2020, "ZeRO"), gradients and
+the reduce bucket are exact; gathered weights are DeepSpeed's maximum; activations are what autograd keeps of Llama- and
+Qwen-like layers; logits are an estimate. Not counted: the CUDA context, NCCL's buffers, fragmentation. Offloading the optimizer
+is not taken into account.
 """
 
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ from minirl.config.options import Config
 from minirl.policy.logprobs import LOGITS_CHUNK
 
 GIB = 2**30
-# DeepSpeed's defaults, which configs/accelerate/ leaves: elements of reduce_bucket_size and stage3_max_live_parameters.
+# DeepSpeed's defaults, kept by configs/accelerate/: elements of reduce_bucket_size and stage3_max_live_parameters.
 REDUCE_BUCKET, LIVE_PARAMETERS = 500_000_000, 1_000_000_000
 
 
 @dataclass(frozen=True)
 class Model:
-    """Sizes of a model. parameters: all of them, tied ones once; mlp: width of a layer's MLP; head_norms: whether queries and
-    keys are normalised."""
+    """Sizes of a model. parameters: tied ones count once; mlp: width of an MLP; head_norms: whether queries and keys are
+    normalised."""
 
     parameters: int
     layers: int
@@ -38,7 +38,7 @@ class Model:
 
 
 def measure(config: Any) -> Model:
-    """The sizes of the model that a transformers config describes, by building it without memory."""
+    """The sizes of the model of a transformers config, which is built on the meta device."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     heads = config.num_attention_heads
@@ -56,10 +56,10 @@ def measure(config: Any) -> Model:
 
 
 def kept_by_layer(model: Model, half: bool, autocast: bool) -> int:
-    """Bytes a token that the backward pass of one layer needs on a GPU: what its norms and products read, queries, keys, values
-    and result of the attention, gate, its activation, up and their product of the MLP.
+    """Bytes for each token that autograd keeps of one layer on a GPU: inputs of its norms and projections; queries, keys,
+    values and output of the attention; the MLP's gate, its activation, up and their product.
 
-    half: computing in bfloat16; autocast: over float32 weights, when each product keeps a cast of its own.
+    half: computing in bfloat16; autocast: with float32 weights, where each projection keeps its own cast of its input.
     """
     c, norm = 2 if half else 4, 4 if autocast or not half else 2
     queries, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
@@ -69,7 +69,7 @@ def kept_by_layer(model: Model, half: bool, autocast: bool) -> int:
 
 
 def run_plan(config: Config, train_size: int, test_size: int, ranks: int) -> list[str]:
-    """Lines with the sizes that follow from the config, for people."""
+    """Lines on estimator, data, steps and rollouts of a run."""
     r, a, run = config.rollout, config.algorithm, config.run
     rollouts = r.prompts * r.group_size
     steps = r.prompts // a.mini_batch_prompts * a.epochs
@@ -89,10 +89,10 @@ def run_plan(config: Config, train_size: int, test_size: int, ranks: int) -> lis
 
 
 def memory(config: Config, model: Model, longest: int) -> dict[str, float]:
-    """GiB a GPU by part; longest: tokens of the longest prompt and response. "engine" is what vLLM takes while it samples.
+    """GiB for each GPU, by part. longest: tokens of the longest prompt and response; "engine": vLLM's while it samples.
 
-    ZeRO shards the optimizer and master weights from stage 1, gradients from 2, weights from 3. From stage 1 on gradients go
-    through a bucket of fixed size; in stage 3 whole weights are gathered around their use, some ahead of it.
+    ZeRO shards optimizer and master weights from stage 1, gradients from 2, weights in 3. From stage 1 gradients are reduced in
+    a bucket of fixed size; in stage 3 whole weights are gathered for their use, some of them ahead.
     """
     n, stage, v = model.parameters, -1 if config.plan.zero is None else config.plan.zero, config.rollout.vllm
     half, deepspeed = config.model.dtype == "bfloat16", stage >= 0
@@ -126,13 +126,13 @@ def memory(config: Config, model: Model, longest: int) -> dict[str, float]:
 
 
 def kv_tokens(parts: dict[str, float], config: Config, model: Model) -> int:
-    """Tokens that the engine's KV cache holds."""
+    """Capacity of the engine's KV cache, in tokens."""
     token_bytes = 2 * model.layers * model.kv_heads * model.head_dim * (2 if config.model.dtype == "bfloat16" else 4)
     return max(0, int(parts["KV cache"] * GIB * config.rollout.vllm.tensor_parallel / token_bytes))
 
 
 def report(config: Config, model: Model) -> list[str]:
-    """Lines for people, with a warning where memory does not suffice."""
+    """Lines on the model, its memory and the KV cache, with warnings where memory does not suffice."""
     longest, p = config.data.max_prompt_tokens + config.rollout.max_response_tokens, config.plan
     parts = memory(config, model, longest)
     engine = parts.get("engine", 0.0)

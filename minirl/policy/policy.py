@@ -1,5 +1,4 @@
-"""The trainable model: log-probs, backward, optimizer step, weights out. One process, DDP or DeepSpeed ZeRO; nothing else in
-the code asks which."""
+"""The model in training: log-probs, backward, optimizer step, export. Nothing else depends on whether ranks use DDP or ZeRO."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -34,22 +33,21 @@ from minirl.utils.distributed import Ranks
 from minirl.utils.errors import RunError, require
 from minirl.utils.memory import memory_suffices
 
-# Weights that are gathered at once for the sampling engine or for export: a bound of its extra memory.
+# Size of the buckets in which weights are gathered for the engine or for export: bounds the extra memory.
 BUCKET_BYTES = 512 * 2**20
 
 
 class Policy:
-    """The model being trained, its optimizer, and the frozen starting model where a KL to it is asked for.
+    """The model being trained, its optimizer and, with kl_coef > 0, the frozen reference model.
 
-    version: optimizer steps so far; nonfinite: optimizer steps in a row that were skipped because their gradient was not
-    finite; packs: whether micro-batches are packed; pair_cost: work of a query-key pair of the attention, as a multiple of the
-    rest of a token's work; autocast: makes the context in which the model computes.
+    version: optimizer steps so far; nonfinite: optimizer steps in a row that were skipped since their gradient was not finite;
+    packs: whether micro-batches are packed; pair_cost: see `packed_micro_batches`; autocast: the context of forward passes.
     """
 
     def __init__(self, config: Config, ranks: Ranks, vocabulary: int) -> None:
-        """vocabulary: ids below it belong to the tokenizer; the model's further rows are padding and get no probability.
+        """vocabulary: size of the tokenizer's; the model's rows beyond it are padding and get no probability.
 
-        RunError, with the arithmetic of the plan, when memory does not suffice.
+        RunError, with the memory plan, when memory does not suffice.
         """
         require(
             ranks.zero != 3 or config.rollout.engine != "transformers",
@@ -62,8 +60,8 @@ class Policy:
             "to false or use ZeRO-2",
         )
         self.config, self.ranks, self.version, self.nonfinite = config, ranks, 0, 0
-        self.micro: MicroBatch | None = None  # the one being computed, for the message when memory does not suffice
-        # DeepSpeed holds bfloat16 copies of the weights itself.
+        self.micro: MicroBatch | None = None  # the current one, for the message when memory runs out
+        # Not under DeepSpeed, which keeps bfloat16 weights itself.
         half = config.model.dtype == "bfloat16" and ranks.zero is None
         self.autocast: Callable[[], Any] = partial(torch.autocast, ranks.device.type, torch.bfloat16, enabled=half)
         if config.run.deterministic:
@@ -81,7 +79,7 @@ class Policy:
             self.reference = self._load_reference() if config.needs_reference else None
 
     def _prepare(self) -> tuple[Any, torch.optim.Optimizer]:
-        """The log-prob head and its optimizer, as the launcher asks: plain, DDP or a DeepSpeed engine."""
+        """The log-prob head, plain, in DDP or in a DeepSpeed engine as launched, and its optimizer."""
         config, ranks, o = self.config, self.ranks, self.config.optimizer
         compiled = config.model.compile and ranks.device.type == "cuda"
         bonus = config.algorithm.entropy_coef > 0
@@ -104,7 +102,7 @@ class Policy:
         return ranks.accelerator.prepare(head, optimizer)
 
     def _can_be_packed(self) -> bool:
-        """Whether the config asks for packing and the model allows it; where it does not, its attention becomes sdpa."""
+        """Whether the config asks for packing and the model can be packed; if it cannot, its attention becomes sdpa."""
         if self.config.model.attention != "packed":
             return False
         if self.model.config._attn_implementation == "packed":
@@ -114,7 +112,7 @@ class Policy:
             reason = why_not_packed(lambda batch: self.logprobs(batch)[0], pack, self.model.config, tolerance)
         else:
             reason = "its attention is not transformers' attention interface"
-        # What one rank found holds for all: they plan their micro-batches together.
+        # If one rank cannot pack, none does: ranks plan their micro-batches together.
         if (reason := self.ranks.first(reason)) is None:
             return True
         self.model.set_attn_implementation("sdpa")
@@ -123,7 +121,7 @@ class Policy:
         return False
 
     def _layout(self) -> type[Layout]:
-        """How packed attention is computed here: flash attention is for GPUs and half precision only."""
+        """The kernel of packed attention: flash attention needs a GPU and half precision."""
         if self.ranks.device.type != "cuda" or self.config.model.dtype != "bfloat16":
             return Padded
         from minirl.policy.varlen import Varlen
@@ -131,7 +129,7 @@ class Policy:
         return Varlen
 
     def _load_reference(self) -> LogprobHead:
-        """The starting model, frozen, whole on every rank and in the compute precision: ZeRO has no part in it."""
+        """The frozen starting model in the compute precision, whole on every rank: ZeRO does not shard it."""
         if self.ranks.zero is not None:
             unset_hf_deepspeed_config()
         half = self.config.model.dtype == "bfloat16" and self.ranks.zero is not None
@@ -141,17 +139,16 @@ class Policy:
         return LogprobHead(model, self.config.rollout.temperature, self.vocabulary, False)
 
     def micro_batches(self, rollouts: Sequence[Rollout]) -> list[MicroBatch]:
-        """This rank's share of `rollouts`, which every rank passes in the same order; as many micro-batches on each rank.
+        """This rank's share of `rollouts`, which every rank passes in the same order; equally many micro-batches on each rank.
 
-        All are made here, so that nothing is copied to the device between forward passes.
+        All are made at once, so that no copy to the device waits between forward passes.
         """
-        budget, prompts = self.config.optimizer.micro_batch_tokens, [len(r.prompt_ids) for r in rollouts]
-        lengths = [r.length for r in rollouts]
+        budget, ranks = self.config.optimizer.micro_batch_tokens, self.ranks.size
         if self.packs:
-            same = [tuple(r.prompt_ids) for r in rollouts]
-            shares = packed_micro_batches(same, prompts, lengths, budget, self.ranks.size, self.pair_cost)
+            prompts, lengths = [tuple(r.prompt_ids) for r in rollouts], [r.length for r in rollouts]
+            shares = packed_micro_batches(prompts, [len(p) for p in prompts], lengths, budget, ranks, self.pair_cost)
         else:
-            shares = padded_micro_batches([p + n for p, n in zip(prompts, lengths, strict=True)], budget, self.ranks.size)
+            shares = padded_micro_batches([len(r.prompt_ids) + r.length for r in rollouts], budget, ranks)
         return [self.micro_batch(rollouts, indices) for indices in shares[self.ranks.rank]]
 
     def micro_batch(self, rollouts: Sequence[Rollout], indices: list[int]) -> MicroBatch:
@@ -161,15 +158,15 @@ class Policy:
         return padded_micro_batch(rollouts, indices, self.ranks.device)
 
     def logprobs(self, batch: MicroBatch, entropy: bool = True, head: Any = None) -> tuple[Tensor, Tensor]:
-        """(float[T] log-probs with gradient, float[T] entropies, zeros unless `entropy`) of the response tokens, nats. head: of
-        another model than the policy's."""
+        """(float[T] log-probs with gradient, float[T] entropies, zeros unless `entropy`) of the response tokens, nats. head:
+        None for the policy's."""
         with self.autocast():
             return (self.head if head is None else head)(batch.inputs, batch.logit_index, batch.targets, entropy)
 
     @torch.no_grad()
     def compute_logprobs(self, rollouts: Sequence[Rollout], old: bool, entropy: bool = False) -> None:
-        """Sets the rollouts' log-probs: of the reference where there is one, of the policy if `old`, then also its entropies if
-        `entropy`."""
+        """Sets the rollouts' ref_logprobs if there is a reference and, if `old`, their old_logprobs and, if `entropy`, their
+        entropies."""
         if not rollouts or not (old or self.reference):
             return
         self.head.eval()
@@ -188,9 +185,9 @@ class Policy:
             r.entropies = entropies if entropy else None
 
     def accumulate(self, loss: Tensor) -> None:
-        """Adds the gradient of a micro-batch's share of the mini-batch loss (a sum over tokens that are already weighted)."""
-        # DDP and ZeRO average over ranks; the token weights expect the sum. A loss that is not finite makes every gradient NaN,
-        # so that all ranks learn of it where they exchange gradients, and skip the step together.
+        """Adds the gradient of a micro-batch's part of the loss, the sum of its weighted token losses."""
+        # DDP and ZeRO average over ranks; token weights are made for the sum. A loss that is not finite makes every gradient
+        # NaN: all ranks see that when gradients are reduced, and skip the step together.
         loss = loss * torch.where(loss.detach().isfinite(), float(self.ranks.size), torch.nan)
         if self.ranks.zero is None:
             loss.backward()
@@ -198,9 +195,8 @@ class Policy:
             self.head.backward(loss)
 
     def gradient_steps(self, rollouts: Sequence[Rollout], weights: Sequence[float] | None = None) -> Iterator[MicroBatch]:
-        """This rank's micro-batches of one optimizer step over `rollouts`; ranks exchange gradients on the last one only
-        (ZeRO-2 and -3 on each). weights: of the tokens of each rollout; with them a micro-batch carries all that the loss
-        reads."""
+        """This rank's micro-batches of one optimizer step over `rollouts`. Gradients are reduced over ranks on the last one
+        only (under ZeRO-2 and -3 on each). weights: token weights of each rollout; with them micro-batches get loss inputs."""
         self.head.train()
         batches = self.micro_batches(rollouts)
         if weights is not None:
@@ -210,15 +206,15 @@ class Policy:
             self.micro, last = batch, batch is batches[-1]
             if self.ranks.zero is not None:
                 self.head.set_gradient_accumulation_boundary(last)
-            quiet = isinstance(self.head, torch.nn.parallel.DistributedDataParallel) and not last
-            with self.head.no_sync() if quiet else contextlib.nullcontext():
+            local = isinstance(self.head, torch.nn.parallel.DistributedDataParallel) and not last
+            with self.head.no_sync() if local else contextlib.nullcontext():
                 yield batch
 
     def step(self, lr: float) -> float:
         """One optimizer step on the accumulated gradient; returns its norm before clipping.
 
-        A norm that is not finite, which it then is on every rank, means that the step was skipped: weights, optimizer state and
-        version are what they were, the gradient is gone, and `nonfinite` counts it.
+        If the norm is not finite, on all ranks alike, the step is skipped: weights, optimizer state and version do not change,
+        the gradient is dropped and `nonfinite` is increased.
         """
         for group in self.optimizer.param_groups:
             group["lr"] = lr
@@ -234,9 +230,9 @@ class Policy:
         return norm
 
     def _zero_step(self) -> float:
-        """`step` under DeepSpeed, which looks for a gradient that is not finite in all cases but ZeRO-0 in float32."""
+        """`step` under DeepSpeed, which detects non-finite gradients itself, except in ZeRO-0 with float32."""
         plain = [p.grad for p in self.head.parameters() if p.grad is not None] if self.ranks.zero == 0 else []
-        norm = float(torch.nn.utils.get_total_norm(plain))  # ZeRO-0 in float32 clips without telling the norm
+        norm = float(torch.nn.utils.get_total_norm(plain))  # ZeRO-0 in float32 clips without reporting the norm
         if not np.isfinite(norm):
             self.head.zero_grad()
             return norm
@@ -252,9 +248,9 @@ class Policy:
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
-        """Around work on micro-batches: kernels as `run.deterministic` asks, and running out of memory becomes a RunError that
-        says which size to try."""
-        # Only here: an engine in the same process may need kernels that have no deterministic form.
+        """Context for work on micro-batches: deterministic kernels if the config asks for them; running out of memory becomes a
+        RunError that names a size to try."""
+        # Not for the whole process: the engine may need kernels that have no deterministic variant.
         torch.use_deterministic_algorithms(self.config.run.deterministic)
         try:
             with memory_suffices(self._explain_memory):
@@ -269,7 +265,7 @@ class Policy:
             torch.use_deterministic_algorithms(False)
 
     def _explain_memory(self) -> tuple[str, str]:
-        """The micro-batch for which memory did not suffice, and what to set so that it will."""
+        """(the micro-batch that ran out of memory, the remedy)."""
         rollouts, tokens = (self.micro.rollouts, self.micro.inputs["input_ids"].numel()) if self.micro else ([], 0)
         budget = f"optimizer.micro_batch_tokens={self.config.optimizer.micro_batch_tokens}"
         work = f"a micro-batch of {len(rollouts)} sequences, {tokens} tokens as computed ({budget})"
@@ -282,9 +278,9 @@ class Policy:
         )
 
     def weights(self, bucket_bytes: int = BUCKET_BYTES) -> Iterator[list[tuple[str, Tensor]]]:
-        """The whole weights by name, in buckets of about `bucket_bytes`; every rank must go through all of them.
+        """All weights as (name, tensor), in buckets of about `bucket_bytes`, tied ones once; every rank must iterate over all.
 
-        Under ZeRO-3 a bucket is gathered while it is being used, so no rank ever holds the whole model. Tied weights come once.
+        Under ZeRO-3 a bucket is gathered while it is in use, so that no rank ever holds the whole model.
         """
         bucket: list[tuple[str, torch.nn.Parameter]] = []
         size = 0
@@ -307,8 +303,7 @@ class Policy:
             yield [(name, parameter.data) for name, parameter in bucket]
 
     def export(self, folder: Path | None, tokenizer: Any) -> None:
-        """Writes an ordinary Hugging Face folder, weights and tokenizer. Every rank calls it; the first one (`folder` given)
-        writes."""
+        """Writes a Hugging Face folder, weights and tokenizer. Every rank calls it; the first, which has a `folder`, writes."""
         state: dict[str, Tensor] = {}
         for bucket in self.weights():
             if folder is not None:
@@ -318,7 +313,7 @@ class Policy:
 
 
 def learning_rate(step: int, config: OptimizerConfig, steps: int) -> float:
-    """The learning rate of rollout batch `step`, counted from 1, of `steps`: linear warm-up, then the schedule."""
+    """The learning rate of `step`, one of 1 ... `steps`: linear warm-up, then the schedule."""
     if step <= config.warmup_steps:
         return config.lr * step / (config.warmup_steps + 1)
     left = (steps - step + 1) / max(1, steps - config.warmup_steps)  # 1 at the first step after warm-up, towards 0 at the end

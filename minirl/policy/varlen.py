@@ -11,12 +11,12 @@ from torch.nn.attention.varlen import varlen_attn
 from minirl.policy.attention import Layout, Segment, Unpackable
 from minirl.utils.memory import to_device
 
-# torch 2.11 takes fewer key heads than query heads without being told; later versions must be told.
+# torch 2.11 accepts fewer key heads than query heads as they are; later versions have an argument for it.
 GROUPED: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
 
 
 class Varlen(Layout):
-    """Cumulative lengths of the segments' queries and keys; the keys of a segment begin with those of its prefix."""
+    """Cumulative lengths of the segments' queries and keys; a segment's keys are its prefix's, then its own."""
 
     def __init__(self, segments: Sequence[Segment], device: Any) -> None:
         start, length, prefix_start, prefix = np.array(segments, dtype=np.int64).T

@@ -1,7 +1,7 @@
-"""The engine without vLLM: transformers with a KV cache, in batches, on the trainer's own weights. For CPUs and debugging.
+"""The engine without vLLM: batched transformers decoding on the trainer's own weights. For CPUs and debugging.
 
-It samples by inverting the cumulative distribution with one uniform number for each prompt seed, completion and position. So a
-response does not depend on which others share its batch or on how many ranks there are, up to floating-point ties.
+Tokens are sampled by inverse CDF from one uniform number for each (seed of the prompt, completion, position), so a response
+does not depend on the rest of its batch or on the number of ranks, up to rounding.
 """
 
 import inspect
@@ -20,14 +20,14 @@ from transformers.cache_utils import DynamicLayer
 from minirl.rollout.types import LENGTH, STOP, Completion, EnginePolicy, SamplingParams
 from minirl.utils.memory import memory_suffices
 
-ROOM = 256  # response tokens that a cache has room for before it is copied into one of twice the size
+ROOM = 256  # response tokens that a KV cache has room for at first; when full, it is copied into one of twice the size
 
 
 class GrowingLayer(DynamicLayer):
-    """A cache layer with room to spare: adding a token writes that token; transformers' own layer copies all earlier ones."""
+    """A preallocated KV cache layer: each token is written once, where transformers' own layer copies all earlier ones."""
 
     def __init__(self, room: int) -> None:
-        """room: tokens that it can hold before it grows."""
+        """room: tokens that are preallocated."""
         super().__init__()
         self.room, self.length = room, 0
 
@@ -47,7 +47,7 @@ class GrowingLayer(DynamicLayer):
 
     def _written(self, length: int) -> tuple[Tensor, Tensor]:
         keys, values = (buffer[..., :length, :] for buffer in self.buffers)
-        self.length, self.keys, self.values = length, keys, values  # the last two are what transformers looks at
+        self.length, self.keys, self.values = length, keys, values  # transformers reads the last two
         return keys, values
 
     def batch_repeat_interleave(self, repeats: int) -> None:
@@ -62,11 +62,10 @@ class GrowingLayer(DynamicLayer):
 
 
 class TransformersEngine:
-    """Samples from `model`, a transformers causal language model, which it shares with the trainer: no weights to push.
+    """Samples from `model`, a transformers causal language model that it shares with the trainer.
 
-    stop_ids: token ids that end a response; vocabulary: ids from there on belong to no token (padded embeddings) and are never
-    sampled; max_sequences: rows decoded at once; autocast: makes the context in which the trainer runs the model, so that both
-    compute in the same precision.
+    stop_ids: token ids that end a response; vocabulary: higher ids (padding of the embeddings) are never sampled;
+    max_sequences: rows decoded at once; autocast: the trainer's, so that both compute in the same precision.
     """
 
     def __init__(
@@ -75,24 +74,24 @@ class TransformersEngine:
     ) -> None:  # fmt: skip
         self.model, self.vocabulary, self.max_sequences, self.autocast = model, vocabulary, max_sequences, autocast
         self.stop_ids = torch.tensor(sorted(stop_ids))
-        # Its name from transformers 5.24 on, and the one before.
+        # Name of the argument since transformers 5.24, and before.
         self.cache = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
         self.version, self.ranks_per_engine = 0, 1
         self.progress: Callable[[int], None] = lambda tokens: None
 
     def sync(self, policy: EnginePolicy) -> None:
-        """The weights are the policy's own: only its version is new."""
+        """The weights are shared with the policy; only the version changes."""
         self.version = policy.version
 
     def sleep(self) -> None:
-        """Nothing to free: the weights are the trainer's."""
+        """Nothing to free: the weights are shared."""
 
     def generate(
         self, prompts: Sequence[list[int]], params: SamplingParams, seeds: Sequence[int], keep: int | None = None
     ) -> Iterator[tuple[int, list[Completion]]]:
-        """See `Engine.generate`. Prompts of like length share a batch, and a batch's groups come when all of it is finished.
+        """See `Engine.generate`. Batches hold prompts of similar length; a batch's groups are yielded when all are finished.
 
-        Each batch keeps its share of `keep`: the groups of a later one finish later for another reason than their length.
+        `keep` is divided among the batches: that a group is in a later batch says nothing about its length.
         """
         self.model.eval()
         order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
@@ -120,7 +119,7 @@ class TransformersEngine:
         cache = DynamicCache(config=self.model.config)
         room = longest + min(params.max_tokens, ROOM)
         cache.layers = [GrowingLayer(room) if type(layer) is DynamicLayer else layer for layer in cache.layers]
-        # The prompt is run once and its cache copied to the n completions.
+        # One prefill for each prompt; its cache is copied for the n completions.
         logits = self._forward(ids, mask, (mask.cumsum(-1) - 1).clamp(min=0), cache).repeat_interleave(n, 0)
         cache.batch_repeat_interleave(n)
         mask = mask.repeat_interleave(n, 0)
@@ -135,13 +134,13 @@ class TransformersEngine:
         done = torch.zeros(rows, dtype=torch.bool, device=device)
         for t in range(params.max_tokens):
             token, logprob = draw(logits, uniform[alive, t], params)
-            open_rows = alive[~done]
-            tokens[open_rows, t], logprobs[open_rows, t] = token[~done], logprob[~done]
-            self.progress(len(open_rows))
+            running = alive[~done]
+            tokens[running, t], logprobs[running, t] = token[~done], logprob[~done]
+            self.progress(len(running))
             ended = ~done & torch.isin(token, stop_ids)
             lengths[alive[ended]] = t + 1
             done |= ended | (t + 1 >= lengths[alive])
-            ends = lengths.view(-1, n).amax(1)  # of groups still open: their limit
+            ends = lengths.view(-1, n).amax(1)  # longest response of each group; max_tokens while unfinished
             if (ends <= t + 1).sum() >= wanted:
                 break
             if done.float().mean() > 0.25:  # copying the cache costs about as much as decoding a few finished rows
@@ -162,7 +161,7 @@ class TransformersEngine:
         return [(i, completions[i * n : i * n + n]) for i in first]
 
     def limits(self, rows: int, params: SamplingParams) -> Tensor:
-        """int[rows]: tokens after which each row is cut."""
+        """int[rows]: length limit of each row. A method so that benchmarks can set lengths."""
         return torch.full((rows,), params.max_tokens)
 
     def _forward(self, ids: Tensor, mask: Tensor, position: Tensor, cache: Any) -> Tensor:
@@ -174,7 +173,7 @@ class TransformersEngine:
 
 
 def explain_memory(prompts: int, n: int) -> tuple[str, str]:
-    """What was being computed, and what to set, when memory does not suffice for n responses to each of some prompts."""
+    """(what was being computed, the remedy) when n responses to each of `prompts` prompts ran out of memory."""
     remedy = f"set rollout.max_sequences={prompts // 2 * n}"
     if prompts == 1:
         remedy = "lower rollout.group_size or rollout.max_response_tokens"
@@ -187,7 +186,7 @@ def uniforms(seeds: Sequence[int], n: int, tokens: int) -> np.ndarray:
     generator, state = np.random.Generator(bits), bits.state
     numbers = np.empty((len(seeds) * n, tokens))
     for row, (seed, j) in enumerate(product(seeds, range(n))):
-        # The state of a fresh Philox(key=[seed, j]), which would ask the system for entropy to no purpose.
+        # Equal to a new Philox(key=[seed, j]), without the system call for entropy that making one costs.
         state["state"]["key"] = np.array([seed, j], dtype=np.uint64)
         bits.state = state
         generator.random(out=numbers[row])
@@ -195,9 +194,9 @@ def uniforms(seeds: Sequence[int], n: int, tokens: int) -> np.ndarray:
 
 
 def draw(logits: Tensor, uniform: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]:
-    """(int[rows] tokens, float[rows] their log-probs in nats under the distribution drawn from), from float[rows, V] logits.
+    """(int[rows] tokens, float[rows] their log-probs under the sampling distribution, nats) from float[rows, V] logits.
 
-    uniform: float64[rows] in [0, 1). Greedy tokens have log-prob 0: their distribution is one point.
+    uniform: float64[rows] in [0, 1). At temperature 0 (greedy) log-probs are 0.
     """
     if params.temperature == 0:
         return logits.argmax(-1), logits.new_zeros(len(logits))

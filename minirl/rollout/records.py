@@ -1,7 +1,7 @@
-"""Whole rollouts in a file and back, exactly: a NumPy archive (.npz) of plain arrays and one JSON text, no pickle.
+"""Saves and loads rollouts: a NumPy archive (.npz) of plain arrays and one JSON text, no pickle.
 
 save("batch.npz", groups)          # list of groups, each a list of Rollouts
-load("batch.npz") == groups        # every token, every bit of every number, NaN and "not there" included
+load("batch.npz") == groups        # bit for bit, NaN and None included
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from minirl.rollout.types import Completion, Rollout
 from minirl.verify.types import Verdict
 
-# One number a response token; float32, advantages float64. Each may be missing.
+# Arrays with one number for each response token: float32, advantages float64. Each may be None.
 PER_TOKEN = ("old_logprobs", "entropies", "ref_logprobs", "advantages")
 
 
@@ -41,7 +41,7 @@ def dumps(groups: Sequence[Sequence[Rollout]]) -> bytes:
         {
             "group": r.group, "prompt": r.prompt, "gold": r.gold, "finish": r.completion.finish, "version": r.version,
             "text": r.text, "verdict": dataclasses.asdict(r.verdict),
-            # Length of each array; null where there is none, [] for one number that counts for all tokens.
+            # Shape of each array: null for None, [] for one number for all tokens.
             "shapes": {name: None if (value := getattr(r, name)) is None else list(np.shape(value)) for name in PER_TOKEN},
             "prompt_tokens": len(r.prompt_ids), "tokens": r.length, "weight": r.weight,
         }
@@ -74,7 +74,7 @@ def load(path: Path | str) -> list[list[Rollout]]:
 
 def _rollouts(texts: list[dict[str, Any]], arrays: dict[str, NDArray]) -> list[Rollout]:
     def column(name: str, sizes: list[int]) -> list[NDArray]:
-        """Each rollout's part of an array in which all rollouts lie end to end."""
+        """The part of each rollout of an array that holds all rollouts end to end."""
         array = arrays.get(name, np.zeros(0))
         if len(array) != sum(sizes):
             raise ValueError(f"array {name} has {len(array)} elements, not {sum(sizes)}")

@@ -1,4 +1,4 @@
-"""Prompts -> verified groups, over all ranks. Responses are verified while the engine is still sampling others."""
+"""Samples and verifies groups on all ranks. Responses are verified while the engine still samples others."""
 
 import time
 import traceback
@@ -18,13 +18,13 @@ from minirl.verify.pool.pool import VerifierPool
 from minirl.verify.rewards import load_function
 from minirl.verify.types import ERROR, RIGHT, Problem, Verdict
 
-TRAINING, EVALUATION = 0, 1  # streams of randomness that never meet
+TRAINING, EVALUATION = 0, 1  # random streams: part of every seed, so that the two never share one
 
 
 class Sampler:
     """Samples responses and has them verified.
 
-    stop: texts that end a response and are no part of the answer; labeller: file.py:function that gives responses of a whole
+    stop: texts that end a response, cut off before it is verified; labeller: file.py:function that gives responses of a whole
     training group their error classes.
     """
 
@@ -35,70 +35,67 @@ class Sampler:
         self.engine, self.tokenizer, self.pool, self.ranks, self.seed = engine, tokenizer, pool, ranks, seed
         self.stop = tuple(stop)
         self.labeller = None if labeller is None else load_function(labeller)
-        self.seconds = {"sample": 0.0, "verify": 0.0}  # since last taken; verify is the wait after the last sample
+        self.seconds = {"sample": 0.0, "verify": 0.0}  # since the last pop_timings; verify: waiting after sampling
 
     def groups(
         self, prompts: Sequence[Prompt], numbers: Sequence[int], sampling: SamplingParams, stream: int = TRAINING,
         keep: int | None = None,
     ) -> list[list[Rollout]]:  # fmt: skip
-        """One whole group of `sampling.n` rollouts a prompt, in the order of `prompts`, the same on every rank.
+        """One group of `sampling.n` rollouts for each prompt, in the order of `prompts`, the same on every rank.
 
-        numbers: the draw number of each prompt, which names its group and, with the run's seed and `stream`, seeds its samples.
-        keep: how many groups to return; each engine aborts its share of the others, those of its own that finish last.
+        numbers: the draw number of each prompt, the id of its group; with the run's seed and `stream` it seeds the responses.
+        keep: how many groups to return. Each engine aborts its share of the others: those of its prompts that finish last.
         """
         start = time.perf_counter()
-        together = self.engine.ranks_per_engine
-        engine, engines = self.ranks.rank // together, self.ranks.size // together
-        # Dealt by falling length, so that no rank gets all the long prompts; a group is never split. Then in the order drawn:
-        # of groups that finish together, the length of their prompts should not decide which are aborted.
+        per_engine = self.engine.ranks_per_engine
+        engine, engines = self.ranks.rank // per_engine, self.ranks.size // per_engine
+        # Dealt by falling prompt length, so that no engine gets all the long ones. Each then takes its own in the order drawn,
+        # so that prompt length does not decide which of the groups that finish together are aborted.
         mine = sorted(by_length(prompts)[engine::engines])
         wanted = len(prompts) if keep is None else keep
         my_share = len(range(engine, wanted, engines))
-        part = [prompts[i] for i in mine], [numbers[i] for i in mine]
-        sampled_groups = list(self.sample_groups(*part, sampling, (stream,), my_share))
-        sampled = time.perf_counter()
-        done = [
+        my_prompts, my_numbers = [prompts[i] for i in mine], [numbers[i] for i in mine]
+        sampled = list(self.sample_groups(my_prompts, my_numbers, sampling, (stream,), my_share))
+        sampled_at = time.perf_counter()
+        rollouts = [
             (mine[k], record(prompts[mine[k]], numbers[mine[k]], completion, self.engine.version, text, verdict.result()))
-            for k, group in sampled_groups
+            for k, group in sampled
             for completion, text, verdict in group
         ]
         if self.labeller is not None and stream == TRAINING:
-            for i in {i for i, _ in done}:
-                relabel(self.labeller, prompts[i].problem, [rollout for j, rollout in done if j == i])
-        self.seconds["sample"] += sampled - start
-        self.seconds["verify"] += time.perf_counter() - sampled
+            for i in {i for i, _ in rollouts}:
+                relabel(self.labeller, prompts[i].problem, [rollout for j, rollout in rollouts if j == i])
+        self.seconds["sample"] += sampled_at - start
+        self.seconds["verify"] += time.perf_counter() - sampled_at
         groups: list[list[Rollout]] = [[] for _ in prompts]
-        for i, rollout in self.ranks.gather(done):
+        for i, rollout in self.ranks.gather(rollouts):
             groups[i].append(rollout)
-        whole = [group for group in groups if group]
-        if len(whole) != wanted:
-            raise RunError(f"{type(self.engine).__name__} gave {len(whole)} of {wanted} groups: the engine is not healthy")
-        return whole
+        kept = [group for group in groups if group]
+        if len(kept) != wanted:
+            raise RunError(f"{type(self.engine).__name__} gave {len(kept)} of {wanted} groups: the engine is not healthy")
+        return kept
 
     def sample_groups(
         self, prompts: Sequence[Prompt], numbers: Sequence[int], sampling: SamplingParams, stream: Sequence[int],
         keep: int | None = None,
     ) -> Iterator[tuple[int, list[tuple[Completion, str, Future[Verdict]]]]]:  # fmt: skip
-        """Yields (index of the prompt, its samples: completion, text, pending verdict), each group as soon as it is sampled.
+        """Yields (index of the prompt, its responses: completion, text, future verdict), each group as soon as it is sampled.
 
-        The samples of a prompt are seeded by the run's seed, `stream` and the prompt's number. keep: as in `Engine.generate`.
+        The responses are seeded by the run's seed, `stream` and the prompt's number. keep: see `Engine.generate`.
         """
         seeds = [stable_seed(self.seed, *stream, number) for number in numbers]
         for i, completions in self.generate([p.ids for p in prompts], sampling, seeds, keep):
             if self.ranks.rank % self.engine.ranks_per_engine:
-                continue  # the first rank of an engine verifies and reports what all of its ranks sampled
+                continue  # all ranks of an engine sample the same responses; the first one verifies them
             group = []
             for completion in completions:
                 text = self.text(completion)
-                facts = {
-                    "group": numbers[i],
-                    "finish": completion.finish,
-                    "tokens": len(completion.ids),
-                    "prompt": prompts[i].text,
-                }
-                if wants_facts(self.pool):
-                    facts["raw"] = self.tokenizer.decode(completion.ids)
-                group.append((completion, text, submit(self.pool, prompts[i].problem, text, facts)))
+                info = {
+                    "group": numbers[i], "finish": completion.finish, "tokens": len(completion.ids), "prompt": prompts[i].text,
+                }  # fmt: skip
+                if has_custom_reward(self.pool):
+                    info["raw"] = self.tokenizer.decode(completion.ids)
+                group.append((completion, text, submit(self.pool, prompts[i].problem, text, info)))
             yield i, group
 
     def generate(
@@ -127,8 +124,8 @@ class Sampler:
 
     def pop_timings(self) -> dict[str, float]:
         """Seconds spent sampling and waiting for verdicts since the last call."""
-        taken, self.seconds = self.seconds, dict.fromkeys(self.seconds, 0.0)
-        return taken
+        seconds, self.seconds = self.seconds, dict.fromkeys(self.seconds, 0.0)
+        return seconds
 
 
 def by_length(prompts: Sequence[Prompt]) -> list[int]:
@@ -136,23 +133,23 @@ def by_length(prompts: Sequence[Prompt]) -> list[int]:
     return sorted(range(len(prompts)), key=lambda i: -len(prompts[i].ids))
 
 
-def wants_facts(pool: VerifierPool) -> bool:
-    """Whether the verifier is a reward function of the user's own, or has one among its parts."""
+def has_custom_reward(pool: VerifierPool) -> bool:
+    """Whether the verifier is, or includes, a custom reward function."""
     return ".py:" in pool.verifier or pool.verifier == "combine"
 
 
-def submit(pool: VerifierPool, problem: Problem, text: str, facts: dict[str, Any]) -> Future[Verdict]:
-    """The pending verdict on a response. Only reward functions of the user's own get the facts (group, finish, tokens, prompt,
-    and raw, the response with its special tokens): for other verifiers the pool judges equal responses only once.
+def submit(pool: VerifierPool, problem: Problem, text: str, info: dict[str, Any]) -> Future[Verdict]:
+    """Submits a response to the verifier. info: group, finish, tokens, prompt and raw (the response with its special tokens),
+    for custom reward functions; other verifiers do not get it, so that the pool judges equal responses only once.
 
-    Where the prompt ends in "<think>", that begins what is judged: a response cut inside its thinking then gives no answer.
+    If the prompt ends in "<think>", it is put before the response: one that is cut while thinking then has no answer.
     """
-    opened = "<think>" if facts["prompt"].rstrip().endswith("<think>") else ""
-    return pool.submit(problem, opened + text, facts if wants_facts(pool) else None)
+    opened = "<think>" if info["prompt"].rstrip().endswith("<think>") else ""
+    return pool.submit(problem, opened + text, info if has_custom_reward(pool) else None)
 
 
 def record(prompt: Prompt, number: int, completion: Completion, version: int, text: str, verdict: Verdict) -> Rollout:
-    """A verified response as a Rollout."""
+    """The Rollout of a verified response. number: the draw number of its prompt."""
     gold = prompt.problem.answer
     return Rollout(number, prompt.text, gold, prompt.ids, completion, version, text, verdict, verdict_reward(verdict))
 
@@ -170,12 +167,12 @@ def relabel(labeller: Callable[..., Any], problem: Problem, rollouts: Sequence[R
 
 
 def stable_seed(*parts: int) -> int:
-    """A 63-bit seed from integers; different tuples give unrelated seeds."""
+    """A 63-bit seed from integers; different tuples give independent seeds."""
     return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def verdict_reward(verdict: Verdict) -> float:
-    """The reward of a verdict: the verifier's own, else 1 for right and 0 for wrong; NaN when there was no verdict."""
+    """The reward of a verdict: the verifier's own, else 1 for right and 0 for wrong; NaN for an error."""
     if verdict.status == ERROR:
         return float("nan")
     return float(verdict.status == RIGHT) if verdict.reward is None else verdict.reward

@@ -1,4 +1,4 @@
-"""What a rollout is, what every engine that samples them promises, and what an engine needs of the policy."""
+"""Rollouts, and the interfaces between a sampling engine and the policy."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -15,8 +15,8 @@ STOP, LENGTH = "stop", "length"
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How to sample `n` responses to each prompt. top_k 0 and top_p 1 are off; temperature 0 is greedy. Training uses neither
-    top_k nor top_p: with them the sampler's distribution would differ from the trainer's."""
+    """How to sample `n` responses to each prompt. top_k 0 and top_p 1 are off; temperature 0 is greedy. Training leaves both
+    off, since the trainer's log-probs are of the full distribution."""
 
     n: int
     temperature: float
@@ -27,8 +27,8 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class Completion:
-    """One response. ids: int32[T], the stop token included; logprobs: float32[T], nats, of the distribution it was drawn from;
-    finish: "stop", or "length" when it was cut."""
+    """One response. ids: int32[T], the stop token included; logprobs: float32[T], nats, under the sampling distribution;
+    finish: "stop", or "length" when the length limit cut it."""
 
     ids: NDArray[np.int32]
     logprobs: NDArray[np.float32]
@@ -36,9 +36,9 @@ class Completion:
 
 
 class EnginePolicy(Protocol):
-    """What an engine needs of the policy. version: optimizer steps so far; model: a transformers model, or its configs alone
-    for an engine that loads the weights itself; vocabulary: ids from there on belong to no token; autocast: makes the context
-    in which the model computes."""
+    """What an engine needs of the policy. version: optimizer steps so far; model: a transformers model, or only its configs
+    for an engine that loads the weights itself; vocabulary: higher ids are padding; autocast: the context of its forward
+    passes."""
 
     version: int
     model: Any
@@ -54,7 +54,7 @@ class EnginePolicy(Protocol):
 class Engine(Protocol):
     """Samples responses. Token ids in and out; nothing is detokenised or re-tokenised.
 
-    version: optimizer steps of the policy whose weights it holds; ranks_per_engine: ranks that sample together as one.
+    version: of the policy whose weights it holds; ranks_per_engine: ranks that form one engine (tensor parallelism).
     """
 
     version: int
@@ -66,26 +66,26 @@ class Engine(Protocol):
     ) -> Iterator[tuple[int, list[Completion]]]:
         """Yields (index of the prompt, its `params.n` completions), each group as soon as it is finished, in any order.
 
-        seeds: one 63-bit seed a prompt; completion j of a prompt depends on (seed, j) alone. keep: how many whole groups to
-        yield, the first to finish, on a tie the first in `prompts`; the others are aborted.
+        seeds: one 63-bit seed for each prompt; completion j depends on (seed, j) alone. keep: how many groups to yield, those
+        that finish first and on a tie come first in `prompts`; the others are aborted.
         """
         ...
 
     def sync(self, policy: EnginePolicy) -> None:
-        """Takes over the policy's weights and version; nothing of the old weights is left. Wakes the engine up."""
+        """Loads the policy's weights, takes its version and drops all caches of the old weights. Wakes the engine up."""
         ...
 
     def sleep(self) -> None:
-        """Frees its memory until the next `sync`, where it can."""
+        """Frees memory until the next `sync`, where supported."""
         ...
 
 
 @dataclass
 class Rollout:
-    """A completion with its prompt, verdict and reward. group: draw number of its prompt, which alone makes a group; version:
-    optimizer steps of the policy that sampled it; old_logprobs, entropies: of the trainer before the update, ref_logprobs: of
-    the reference model, float32[T] each, nats; advantages: float64[T] or one number for all tokens; weight: of the response in
-    the loss, 0 leaves it out."""
+    """A completion with its prompt, verdict and reward. group: draw number of its prompt, the group's id; version: of the
+    policy that sampled it; old_logprobs, entropies: of the trainer before the update, ref_logprobs: of the reference model,
+    float32[T] each, nats; advantages: float64[T] or one number for all tokens; weight: of
+    the response in the loss, 0 leaves it out."""
 
     group: int
     prompt: str
@@ -115,8 +115,8 @@ class Rollout:
 
 @dataclass
 class Batch:
-    """The groups of a step, each all rollouts of a prompt. groups: to train on; surplus: kept for the next step; generated: all
-    that were sampled in this step."""
+    """The groups of a step. groups: to train on; surplus: carried over to the next step; generated: all that were sampled in
+    this one."""
 
     groups: list[list[Rollout]]
     surplus: list[list[Rollout]]

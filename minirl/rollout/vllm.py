@@ -1,8 +1,8 @@
-"""The engine for real runs: vLLM inside this process, one engine a rank (or a group of ranks with tensor parallelism).
+"""The engine for real runs: vLLM inside this process, one engine for each rank, or each group of tensor-parallel ranks.
 
-Every sampling parameter is set here and none comes from the model's generation_config; log-probs are of the distribution that
-was sampled from; ids beyond the tokenizer are never sampled; after `sync` nothing of older weights is left. Everything that
-depends on vLLM's version is in this file; the versions that were tried are in minirl/utils/versions.py.
+No sampling parameter comes from the model's generation_config; log-probs are those of the sampling distribution; ids beyond the
+tokenizer are never sampled; `sync` drops all caches of older weights. All code that depends on vLLM's version is in this file;
+the versions that were tried are in minirl/utils/versions.py.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ def import_vllm() -> Any:
     if not torch.cuda.is_available():
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-    # 0.32 looks at every name in sight for Triton kernels, torch's old ones too.
+    # vLLM 0.32 scans modules for Triton kernels and so touches deprecated names of torch.
     warnings.filterwarnings("ignore", r"`torch\.distributed\.reduce_op` is deprecated", FutureWarning)
     try:
         import vllm
@@ -43,7 +43,7 @@ def import_vllm() -> Any:
             "rollout.engine=transformers, which needs no vLLM"
         ) from None
     if not torch.cuda.is_available():
-        # oneDNN repacks linear weights, after which weights loaded in place are silently ignored.
+        # With oneDNN, linear layers compute with a repacked copy and ignore weights that are loaded later.
         import vllm._custom_ops as ops
 
         ops._supports_onednn = False
@@ -51,7 +51,7 @@ def import_vllm() -> Any:
 
 
 def mask_ids_beyond(model: Any, vocabulary: int) -> None:
-    """Makes ids of `vocabulary` and above, padding of the model's output layer, impossible to sample."""
+    """Masks ids from `vocabulary` on, the padding of the output layer, so that they are never sampled."""
     compute = model.compute_logits
 
     def without_padding(hidden: torch.Tensor) -> torch.Tensor:
@@ -64,9 +64,9 @@ def mask_ids_beyond(model: Any, vocabulary: int) -> None:
 
 
 def remove_shared_memory() -> None:
-    """Removes what vLLM's CPU ranks leave: they talk through shared memory of a fixed name and refuse one that exists."""
+    """Removes shared memory that an earlier run of vLLM's CPU ranks left: its name is fixed and must not exist."""
     for stale in Path("/dev/shm").glob("*-cpushm_*"):
-        with contextlib.suppress(FileNotFoundError):  # another run's, which has just ended
+        with contextlib.suppress(FileNotFoundError):  # of a run that removed it in the meantime
             if stale.stat().st_uid == os.getuid():
                 stale.unlink()
 
@@ -75,7 +75,7 @@ class VllmEngine:
     """See `Engine`. One engine in the process of each rank, or of each `rollout.vllm.tensor_parallel` ranks together."""
 
     def __init__(self, config: Config, policy: EnginePolicy, ends: Sequence[int], longest_prompt: int) -> None:
-        """ends: stop ids; longest_prompt: tokens, which fixes the engine's context together with the longest response."""
+        """ends: stop token ids; longest_prompt: tokens; with the longest response it sets the engine's context length."""
         vllm = import_vllm()
         if policy.ranks.main:
             for sentence in untried("vllm"):
@@ -92,7 +92,7 @@ class VllmEngine:
         longest_response = max(config.rollout.max_response_tokens, config.eval.max_response_tokens or 0)
         more: dict[str, Any] = {"enable_sleep_mode": True} if self.sleeps else {}
         if not gpu:
-            # A prompt in pieces takes back the random number drawn at each, which generators on a CPU cannot.
+            # Chunked prefill rewinds the random generator after each chunk, which CPU generators cannot do.
             more["enable_chunked_prefill"] = False
             if v.tensor_parallel > 1:
                 if ranks.main:
@@ -105,7 +105,7 @@ class VllmEngine:
                 max_num_seqs=config.rollout.max_sequences, gpu_memory_utilization=v.gpu_memory_utilization,
                 enforce_eager=not gpu or v.enforce_eager, tensor_parallel_size=v.tensor_parallel, enable_prefix_caching=True,
                 generation_config="vllm", logprobs_mode="processed_logprobs", disable_log_stats=True,
-                # "uni" would put every rank's engine on the first GPU; the launcher's ranks are taken as they are.
+                # With "uni" the engines of all ranks would be on the first GPU.
                 distributed_executor_backend="external_launcher" if ranks.size > 1 else "uni", **more,
             )  # fmt: skip
         except (RuntimeError, ValueError, torch.OutOfMemoryError) as error:
@@ -126,13 +126,13 @@ class VllmEngine:
     def generate(
         self, prompts: Sequence[list[int]], params: SamplingParams, seeds: Sequence[int], keep: int | None = None
     ) -> Iterator[tuple[int, list[Completion]]]:
-        """See `Engine.generate`. A group comes as soon as its last completion is finished."""
-        # Rounding depends on what is cached: a batch must not depend on what this process happened to sample before.
-        self.forget()
+        """See `Engine.generate`."""
+        # A prefix cache hit changes rounding, and a batch must not depend on what this process sampled before.
+        self.reset_prefix_cache()
         missing = len(prompts) if keep is None else keep
         if not missing:
             return
-        begin, open_requests = self.requests, {}
+        first, open_requests = self.requests, {}
         for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
             name = str(self.requests)
             self.requests += 1
@@ -141,23 +141,23 @@ class VllmEngine:
         while missing and self.engine.has_unfinished_requests():
             self.progress(scheduler.get_request_counts()[0])  # running requests get one token each in the next step
             # The request's name is its number; 0.32 appends a random suffix.
-            finished = {int(o.request_id.split("-")[0]) - begin: o.outputs for o in self.step() if o.finished}
+            finished = {int(o.request_id.split("-")[0]) - first: o.outputs for o in self.step() if o.finished}
             for i in sorted(finished):
                 del open_requests[i]
                 if missing:
                     missing -= 1
                     yield i, [completion_of(output) for output in finished[i]]
-        # By vLLM's own names: by ours it would keep what it knows of a request whose completions are partly finished.
+        # By vLLM's internal ids: by ours, it would keep the state of requests of which some completions have finished.
         self.engine.abort_request(list(open_requests.values()), internal=True)
 
     def step(self) -> list[Any]:
-        """One step of the engine. RunError, with what to lower, when memory does not suffice."""
+        """One step of the engine. RunError, with what to lower, when it runs out of memory."""
         remedy = "lower rollout.max_sequences or rollout.vllm.gpu_memory_utilization"
         with memory_suffices(lambda: ("sampling with vLLM", remedy)):
             return self.engine.step()
 
     def parameters(self, params: SamplingParams, seed: int) -> Any:
-        """vLLM's SamplingParams, every field that shapes the distribution given."""
+        """vLLM's SamplingParams, with every field set that affects the distribution."""
         fields: dict[str, Any] = {
             "n": params.n, "temperature": params.temperature, "top_p": params.top_p, "top_k": params.top_k,
             "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "seed": seed,
@@ -166,12 +166,12 @@ class VllmEngine:
         }  # fmt: skip
         if hasattr(self.sampling_params, "watermarking"):
             fields["watermarking"] = False
-        theirs = self.sampling_params(**fields)
-        theirs.output_kind = type(theirs.output_kind).FINAL_ONLY
-        return theirs
+        result = self.sampling_params(**fields)
+        result.output_kind = type(result.output_kind).FINAL_ONLY
+        return result
 
     def sync(self, policy: EnginePolicy) -> None:
-        """Loads the policy's weights, bucket by bucket, into the engine's own model and forgets every cached prefix."""
+        """Loads the policy's weights, bucket by bucket, into the engine's model and drops the prefix cache."""
         if self.asleep:
             # Memory that the trainer has freed stays in torch's cache: vLLM 0.32 empties that itself, 0.26 does not.
             gc.collect()
@@ -182,16 +182,16 @@ class VllmEngine:
         if self.asleep:
             self.wake("kv_cache")
             self.asleep = False
-        self.forget()
+        self.reset_prefix_cache()
         self.version = policy.version
 
-    def forget(self) -> None:
-        """Drops the prefix cache, which holds keys and values of the old weights, also through a sleep (vLLM #17103)."""
+    def reset_prefix_cache(self) -> None:
+        """Drops cached keys and values, which belong to the old weights and survive a sleep (vLLM #17103)."""
         if not self.llm.reset_prefix_cache():
             raise RuntimeError("vLLM did not drop its prefix cache: requests are still running")
 
     def wake(self, part: str) -> None:
-        """Takes memory for "weights" or "kv_cache" again. RunError, with what to lower, when the trainer leaves too little."""
+        """Allocates "weights" or "kv_cache" again. RunError, with what to lower, when the trainer leaves too little memory."""
         try:
             self.llm.wake_up(tags=[part])
         except RuntimeError as error:  # also torch.OutOfMemoryError
@@ -201,13 +201,13 @@ class VllmEngine:
             ) from error
 
     def sleep(self) -> None:
-        """Frees the GPU's memory for the trainer, where the platform can; the weights are dropped and come back with `sync`."""
+        """Frees GPU memory for the trainer, where supported; weights are dropped and loaded again by `sync`."""
         if self.sleeps and not self.asleep:
             self.llm.sleep(level=2)
             self.asleep = True
 
     def close(self) -> None:
-        """Frees weights and KV cache, though vLLM still refers to them, so that this process can start another engine."""
+        """Frees weights and KV cache, to which vLLM keeps references, so that this process can start another engine."""
         for parameter in self.model.parameters():
             parameter.data = parameter.data.new_empty(0)
         runner = self.engine.model_executor.driver_worker.worker.model_runner
@@ -218,7 +218,7 @@ class VllmEngine:
 
 
 def completion_of(output: Any) -> Completion:
-    """A Completion from vLLM's CompletionOutput; RuntimeError when a log-prob is not that of the sampled token."""
+    """A Completion from vLLM's CompletionOutput. RuntimeError when its log-probs are not those of the sampled tokens."""
     ids = np.asarray(output.token_ids, dtype=np.int32)
     starts = np.asarray(output.logprobs.start_indices, dtype=np.int64)
     if len(starts) != len(ids) or not np.array_equal(np.asarray(output.logprobs.token_ids)[starts], ids):

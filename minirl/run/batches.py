@@ -1,11 +1,11 @@
-"""Whole batches of a run, kept for `train.py --replay RUN/stepN`.
+"""Batches of a run, saved for `train.py --replay RUN/stepN`.
 
-RUN/batches/stepNNNNNN holds what a step began with and what it sampled:
+RUN/batches/stepNNNNNN holds:
 
-    step.json        where the run was before it: prompts drawn, policy version, skipped steps in a row; prompts drawn after it;
-                     and what may differ today: how long the run was to be, its starting weights
-    carried.npz      groups carried over from the batch before
-    generated.npz    groups sampled and verified in it, with what the trainer added: log-probs, entropies, advantages
+    step.json        state before the step: prompts drawn, policy version, skipped optimizer steps in a row; prompts drawn after
+                     it; run.steps and run.epochs at that time; digest of the starting weights
+    carried.npz      groups carried over from the step before
+    generated.npz    groups sampled and verified in the step, with the trainer's log-probs and entropies, and advantages
 """
 
 import json
@@ -26,37 +26,36 @@ from minirl.utils.errors import ConfigError
 
 
 class Batches:
-    """Keeps the whole batches of the newest steps, and of every step right after a checkpoint that is there.
+    """Saves the batches of the newest steps, and of each step right after a checkpoint that still exists.
 
-    On ranks other than the first (folder None) it does nothing. A batch that cannot be written costs a warning, not the run.
+    Does nothing on ranks other than the first (folder None). A batch that cannot be written is only a warning.
     """
 
     def __init__(self, folder: Path | None, run: RunConfig, origin: str) -> None:
-        """folder: the run's; run.save_batches: how many to keep, 0 for none but those of `save`; origin: digest of the starting
-        model's weights."""
-        self.folder, self.newest = folder, run.save_batches
-        self.facts = {"steps": run.steps, "epochs": run.epochs, "origin": origin}
+        """folder: the run's; origin: digest of the starting model's weights."""
+        self.folder, self.keep = folder, run.save_batches
+        self.constants = {"steps": run.steps, "epochs": run.epochs, "origin": origin}
 
     def after_step(self, before: State, generated: Sequence[Sequence[Rollout]], end: int) -> None:
-        """Saves the step after `before` and removes those that nothing keeps any longer."""
-        if self.folder is None or not self.newest:
+        """Saves the step after `before` and removes batches that are no longer to be kept."""
+        if self.folder is None or not self.keep:
             return
         self.save(before, generated, end)
-        for step, path in saved_steps(self.folder)[self.newest :]:
+        for step, path in saved_steps(self.folder)[self.keep :]:
             if not (self.folder / "checkpoints" / name_of(step - 1)).exists():
                 discard(path)
 
     def save(self, before: State, generated: Sequence[Sequence[Rollout]], end: int) -> None:
-        """Writes the step after `before`: what it began with, the groups it sampled and `end`, the prompts drawn after it."""
+        """Writes the step after `before`. generated: the groups it sampled; end: prompts drawn so far at its end."""
         if self.folder is None:
             return
         final = self.folder / "batches" / name_of(before.step + 1)
         temporary = final.with_suffix(".tmp")
-        where = {"position": before.position, "version": before.version, "nonfinite": before.nonfinite, "end": end}
+        state = {"position": before.position, "version": before.version, "nonfinite": before.nonfinite, "end": end}
         try:
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir(parents=True)
-            (temporary / "step.json").write_text(json.dumps(self.facts | where), encoding="utf-8")
+            (temporary / "step.json").write_text(json.dumps(self.constants | state), encoding="utf-8")
             records.save(temporary / "carried.npz", before.surplus)
             records.save(temporary / "generated.npz", generated)
             shutil.rmtree(final, ignore_errors=True)
@@ -66,22 +65,22 @@ class Batches:
             say(f"warning: the batch of step {before.step + 1} could not be saved for --replay: {error}; the run continues")
 
     def remove_after(self, step: int) -> None:
-        """Removes the batches of later steps, which the run will take again."""
+        """Removes the batches of later steps, which the resumed run will repeat."""
         for later, path in saved_steps(self.folder) if self.folder else []:
             if later > step:
                 discard(path)
 
 
 def saved_steps(run: Path) -> list[tuple[int, Path]]:
-    """(step, folder) of the batches that a run has kept, the newest first."""
+    """(step, folder) of the saved batches of a run, the newest first."""
     return steps_of(run / "batches")
 
 
 @dataclass
 class SavedStep:
-    """A step that was saved. run: the run's folder; before: the state before the step; generated: its groups as they were
-    saved; end: prompts drawn when it was over, aborted ones included; steps, epochs: run.steps and run.epochs at that time;
-    origin: digest of the starting weights."""
+    """A saved step. run: the run's folder; before: the state before the step; generated: the groups it sampled; end: prompts
+    drawn so far at its end, aborted ones included; steps, epochs: run.steps and run.epochs at that time; origin: digest of the
+    starting weights."""
 
     run: Path
     before: State
@@ -107,7 +106,7 @@ class SavedStep:
 
 
 def read_step(config: Config) -> SavedStep:
-    """The saved step that the config names. ConfigError when it is not there or damaged."""
+    """The saved step that config.replay names. ConfigError when it is missing or damaged."""
     name = config.replay or ""
     run, digits = run_of(name), re.fullmatch(r"step(\d+)", Path(name).name)
     if digits is None:
@@ -121,9 +120,9 @@ def read_step(config: Config) -> SavedStep:
             "kept, besides those right after a checkpoint"
         )
     try:
-        where = json.loads((folder / "step.json").read_text(encoding="utf-8"))
-        facts = {name: where.pop(name) for name in ("end", "steps", "epochs", "origin")}
-        before = State(number - 1, **where, surplus=records.load(folder / "carried.npz"))
-        return SavedStep(run, before, records.load(folder / "generated.npz"), **facts)
+        state = json.loads((folder / "step.json").read_text(encoding="utf-8"))
+        rest = {name: state.pop(name) for name in ("end", "steps", "epochs", "origin")}
+        before = State(number - 1, **state, surplus=records.load(folder / "carried.npz"))
+        return SavedStep(run, before, records.load(folder / "generated.npz"), **rest)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(f"the batch in {folder} cannot be read: {error}") from None

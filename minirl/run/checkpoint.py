@@ -1,12 +1,12 @@
-"""Checkpoints: RUN/checkpoints/stepNNNNNN holds all that a run needs to resume as if it had never stopped.
+"""Checkpoints: RUN/checkpoints/stepNNNNNN holds all that an exact resume needs.
 
-    state.json            where the run is: see `State`; and what it was started with: see `fingerprint`
-    surplus.npz           groups carried over to the next batch
-    rankNNN.safetensors   this rank's slices of the float32 weights and AdamW's state (minirl/shards.py)
-    rankNNN.json          this rank's random generators
-    manifest.json         what makes it valid (minirl/manifest.py)
+    state.json            `State`, `fingerprint` and the number and kind of ranks
+    surplus.npz           groups carried over to the next step
+    rankNNN.safetensors   the rank's slices of the float32 weights and of AdamW's state (shards.py)
+    rankNNN.json          states of the rank's random generators
+    manifest.json         sizes and digests of the other files (manifest.py)
 
-Older ones are removed only when a new one is valid. All ranks must see the same run folder.
+Older checkpoints are removed only when a new one is valid. All ranks must see the same run folder.
 """
 
 import concurrent.futures
@@ -41,9 +41,9 @@ STARTING_WEIGHTS = "the starting model's weights"
 
 @dataclass
 class State:
-    """A run between two steps. step: the last one done; position: prompts drawn; version: of the policy; evaluations: (step,
-    result) of each; seconds: of all its processes; metrics_bytes: length of metrics.jsonl; surplus: groups carried over;
-    nonfinite, empty: optimizer steps and batches in a row, up to here, that taught nothing."""
+    """The state of a run between two steps. step: the last one done; position: prompts drawn; version: of the policy;
+    evaluations: (step, result); seconds: run time so far; metrics_bytes: length of metrics.jsonl; surplus: groups carried over;
+    nonfinite: optimizer steps in a row that were skipped; empty: batches in a row without signal."""
 
     step: int = 0
     position: int = 0
@@ -57,7 +57,7 @@ class State:
 
     @property
     def best(self) -> int | None:
-        """The step whose evaluation during the run had the best pass@1, the first of equals."""
+        """The step after which pass@1 was best, the earliest on a tie; the evaluation before training does not count."""
         during = [(result["pass@1"], -step) for step, result in self.evaluations if step]
         return -max(during)[1] if during else None
 
@@ -66,8 +66,10 @@ def fingerprint(
     prompts: Sequence[Prompt], test: Sequence[Prompt], tokenizer: Any, model_config: Any, verifier: VerifierConfig,
     own_code: Sequence[str] = (),
 ) -> dict[str, str]:  # fmt: skip
-    """What a resumed run must find unchanged, by name; SHA-256. The weights come later: see `weights_digest`. own_code: names
-    file.py:name of the user's code besides the rewards."""
+    """SHA-256 by name of all that must be unchanged in a resumed run, except the weights: see `weights_digest`.
+
+    own_code: names file.py:name of the user's code besides the rewards.
+    """
 
     def digest(items: Any) -> str:
         total = hashlib.sha256()
@@ -91,8 +93,7 @@ def fingerprint(
 
 
 def weights_digest(policy: Policy) -> str:
-    """SHA-256 of the weights, rounded to bfloat16: the same whatever file they are from and however they are sharded. Every
-    rank calls it."""
+    """SHA-256 of the weights rounded to bfloat16, which does not depend on their file or sharding. Every rank calls it."""
     total = hashlib.sha256()
     for bucket in policy.weights():
         for name, tensor in bucket if policy.ranks.main else []:
@@ -101,11 +102,8 @@ def weights_digest(policy: Policy) -> str:
     return policy.ranks.gather([total.hexdigest()])[0]
 
 
-# ---- random generators -----------------------------------------------------------------------------------------------------
-
-
 def generators() -> dict[str, Any]:
-    """The state of every random generator of this process, as plain values."""
+    """The states of this process's random generators, ready for JSON."""
     kind, keys, *rest = np.random.get_state(legacy=True)
     return {
         "python": random.getstate(),
@@ -116,9 +114,9 @@ def generators() -> dict[str, Any]:
 
 
 def restore_generators(saved: dict[str, Any]) -> None:
-    """Sets the generators to what `generators` gave."""
-    version, values, following = saved["python"]
-    random.setstate((version, tuple(values), following))
+    """Sets the random generators to the states that `generators` returned."""
+    version, values, gauss_next = saved["python"]
+    random.setstate((version, tuple(values), gauss_next))
     kind, keys, *rest = saved["numpy"]
     np.random.set_state((kind, np.array(keys, np.uint32), *rest))
     torch.set_rng_state(torch.tensor(list(bytes.fromhex(saved["torch"])), dtype=torch.uint8))
@@ -126,40 +124,35 @@ def restore_generators(saved: dict[str, Any]) -> None:
         torch.cuda.set_rng_state(torch.tensor(list(bytes.fromhex(state)), dtype=torch.uint8), device)
 
 
-# ---- a run's checkpoints ---------------------------------------------------------------------------------------------------
-
-
 def restore(policy: Policy, folder: Path, version: int) -> None:
-    """Puts the weights and the optimizer state of a valid checkpoint into `policy`, which is then of that version."""
+    """Loads weights and optimizer state of a valid checkpoint into `policy` and sets its version."""
     names = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
     shards.unpack(policy, [folder / name for name in names if name.endswith(".safetensors")])
     policy.version = version
 
 
 class Checkpoints:
-    """Finds, reads, writes and removes the checkpoints of one run. Every rank makes every call, at the same step."""
+    """The checkpoints of one run. Every rank calls every method, at the same step."""
 
     def __init__(self, config: Config, ranks: Ranks, folder: Path | None, fingerprint: dict[str, str]) -> None:
-        """folder: the run's, given on the first rank; fingerprint: see the function of that name."""
+        """folder: the run's, None on ranks other than the first; fingerprint: see `fingerprint`."""
         self.run, self.ranks, self.fingerprint = config.run, ranks, fingerprint
-        self.layout = f"{ranks.size} rank{'s' * (ranks.size > 1)}" + (
-            f" of ZeRO-{ranks.zero}" if ranks.zero is not None else ""
-        )
+        zero = "" if ranks.zero is None else f" of ZeRO-{ranks.zero}"
+        self.layout = f"{ranks.size} rank{'s' * (ranks.size > 1)}{zero}"
         self.root = Path(ranks.gather([folder])[0] or ".") / "checkpoints"
         self.found: Path | None = None
         self.found_fingerprint: dict[str, str] = {}
         self.damaged: set[str] = set()  # names of checkpoints that were skipped
-        self.saved = 0  # the step that the newest valid one is of
+        self.saved = 0  # step of the newest valid checkpoint
         self.error = ""  # why the last one could not be written
         self.writer = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
         self.pending: tuple[Path, State, concurrent.futures.Future] | None = None
         self.costs = dict.fromkeys(COSTS, 0.0)
 
     def newest(self) -> State:
-        """The state in the newest valid checkpoint, or in the one that `run.resume` names; a new state where there is none yet.
+        """The state in the newest valid checkpoint, or in the one that `run.resume` names; a new state if there is none.
 
-        ConfigError when all are damaged, or when data, tokenizer, rewards or model's config are not those the run was started
-        with.
+        ConfigError when all are damaged, or when data, tokenizer, rewards or the model's config have changed.
         """
         if self.ranks.main:
             recover(self.root)
@@ -182,11 +175,11 @@ class Checkpoints:
         return state
 
     def damage(self, name: str) -> str | None:
-        """What is wrong with a checkpoint, None when nothing is; the same on all ranks, which share the reading."""
+        """What is wrong with a checkpoint or None, the same on all ranks, each of which checks a part of the files."""
         return self.ranks.first(damage(self.root / name, self.ranks.rank, self.ranks.size))
 
     def read(self, folder: Path) -> State:
-        """The state in a valid checkpoint. ConfigError when what it was saved with has changed."""
+        """The state in a valid checkpoint. ConfigError when its fingerprint differs."""
         saved = json.loads((folder / "state.json").read_text(encoding="utf-8"))
         self.found_fingerprint, layout = saved.pop("fingerprint"), saved.pop("layout")
         self.check_fingerprint()
@@ -201,7 +194,7 @@ class Checkpoints:
         return State(**saved, surplus=records.load(folder / "surplus.npz"))
 
     def check_fingerprint(self) -> None:
-        """ConfigError when something is not as the checkpoint that was found has it."""
+        """ConfigError when the fingerprint differs from the checkpoint's."""
         if changed := [name for name, digest in self.fingerprint.items() if self.found_fingerprint.get(name) != digest]:
             raise ConfigError(
                 f"{' and '.join(changed)} changed since {self.found} was saved: put back what the run was started with, or "
@@ -209,7 +202,7 @@ class Checkpoints:
             )
 
     def refusal(self, state: State, skipped: list[str]) -> str | None:
-        """Why the run cannot resume from `state`; None when it can."""
+        """Why the run cannot resume from `state`, or None. skipped: what is wrong with damaged checkpoints."""
         remedy = "or start anew with another --run-dir"
         if self.found is None and skipped:
             return f"no checkpoint in {self.root} can be used ({'; '.join(skipped)}): name an older one with --resume, {remedy}"
@@ -220,8 +213,8 @@ class Checkpoints:
         return None
 
     def load(self, policy: Policy, state: State) -> None:
-        """Puts the weights, the optimizer state and the version of the checkpoint that was found into `policy`, and removes
-        what is later or unfinished. ConfigError when `policy` is another starting model than the run's."""
+        """Loads the checkpoint that `newest` found, if any, into `policy` and removes later or unfinished ones. ConfigError
+        when `policy` does not have the weights that the run started with."""
         self.fingerprint[STARTING_WEIGHTS] = weights_digest(policy)
         if self.found is not None:
             self.check_fingerprint()
@@ -237,12 +230,12 @@ class Checkpoints:
             discard(unfinished)
 
     def load_generators(self) -> None:
-        """Sets this rank's random generators, after whatever seeds them anew; a rank that did not exist keeps its own."""
+        """Restores this rank's random generators, after anything that seeds them; a new rank keeps its own."""
         if self.found is not None and (path := self.found / f"rank{self.ranks.rank:03}.json").exists():
             restore_generators(json.loads(path.read_text(encoding="utf-8")))
 
     def after_step(self, policy: Policy, state: State, now: bool) -> None:
-        """Saves when it is time, when this step is the best so far, or `now`; publishes what was written in the background."""
+        """Saves after every run.save_every steps, a new best, or `now`; publishes what was written in the background."""
         due = now or (self.run.save_every and state.step % self.run.save_every == 0) or state.best == state.step
         if not due and self.pending is None:
             return
@@ -260,13 +253,13 @@ class Checkpoints:
             self.settle()
 
     def require(self, step: int) -> None:
-        """RunError when a run that was stopped after `step` cannot be resumed from there."""
+        """RunError when the run is stopped after `step` but its checkpoint could not be written."""
         if self.saved != step:
             again = "the same command repeats the others" if self.saved else f"remove {self.root.parent} to begin again"
             raise RunError(f"stopped after step {step}, but only step {self.saved} could be saved: {self.error}; {again}")
 
     def save(self, policy: Policy, state: State) -> None:
-        """Copies everything to host memory and writes it, in the background with run.save_in_background."""
+        """Copies the state to host memory and writes it, with run.save_in_background in another thread."""
         rank = f"rank{self.ranks.rank:03}"
         files = {f"{rank}.safetensors": shards.pack(policy), f"{rank}.json": json.dumps(generators()).encode()}
         if self.ranks.main:
@@ -279,9 +272,9 @@ class Checkpoints:
             self.settle()
 
     def settle(self, wait: bool = True) -> None:
-        """Publishes the checkpoint that is being written, once every rank has written its part.
+        """Publishes the pending checkpoint if every rank has written its part. wait: until they have.
 
-        wait: until they have. RunError when it failed and run.on_save_error=stop.
+        RunError when that failed and run.on_save_error=stop.
         """
         if self.pending is None:
             return
@@ -307,18 +300,18 @@ class Checkpoints:
             self.prune(state)
 
     def publish(self, temporary: Path, entries: dict[str, list[Any]]) -> str:
-        """On the first rank: makes the checkpoint a valid one; what went wrong, as text."""
+        """On the first rank: makes a written checkpoint valid. Returns the error, "" without one."""
         if not self.ranks.main:
             return ""
         try:
-            flush(self.root.parent / "metrics.jsonl")  # the checkpoint speaks of its length
+            flush(self.root.parent / "metrics.jsonl")  # its length is in the checkpoint
             publish(temporary, entries)
         except OSError as error:
             return str(error)
         return ""
 
     def prune(self, state: State) -> None:
-        """On the first rank: removes damaged checkpoints, and old ones but the last and the best."""
+        """On the first rank: removes damaged checkpoints and all valid ones but the newest run.keep and the best."""
         self.damaged.discard(name_of(state.step))
         if not self.ranks.main:
             return
@@ -329,10 +322,10 @@ class Checkpoints:
         self.damaged.clear()
 
     def failed(self, temporary: Path, error: str) -> None:
-        """Warns, or ends the run, as the config says."""
+        """Warns, or ends the run, as run.on_save_error says."""
         text = f"the checkpoint {temporary.with_suffix('').name} could not be written: {error}"
         if self.ranks.main:
-            shutil.rmtree(temporary, ignore_errors=True)  # whatever of it can be: it is no checkpoint
+            shutil.rmtree(temporary, ignore_errors=True)
         self.error = error
         if self.run.on_save_error == "stop":
             raise RunError(f"{text}; solve that and start the same command again: the last good checkpoint is used")
@@ -341,5 +334,5 @@ class Checkpoints:
 
     def pop_costs(self) -> dict[str, float]:
         """Seconds that steps waited for checkpoints and bytes written by all ranks, since the last call."""
-        taken, self.costs = self.costs, dict.fromkeys(COSTS, 0.0)
-        return taken
+        costs, self.costs = self.costs, dict.fromkeys(COSTS, 0.0)
+        return costs

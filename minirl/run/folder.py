@@ -17,13 +17,13 @@ from minirl.utils.console import discard, is_main_process, replace_file, say
 from minirl.utils.errors import ConfigError
 from minirl.verify.types import VerifierError
 
-# Options that may change when a run is resumed. Data, tokenizer and model are recognised by their content, not by their paths.
+# Options that may change when a run is resumed. Data, tokenizer and model are compared by content, not by path.
 MAY_CHANGE = (
     "run.dir", "run.resume", "run.steps", "run.epochs", "run.save_", "run.keep", "run.on_save_error", "run.stop_after", "plan.",
     "eval.every", "verifier.workers", "rollout.logprob_diff_", "model.path", "model.revision", "data.train", "data.test",
     "rollout.max_empty_steps", "optimizer.max_nonfinite",
 )  # fmt: skip
-# These too, but sums are then taken in another order.
+# These too, but they change the order of summation and so the rounding.
 ROUNDING = (
     "optimizer.micro_batch_tokens", "model.gradient_checkpointing", "model.attention", "rollout.max_sequences", "rollout.vllm.",
     "run.deterministic", "model.compile",
@@ -31,10 +31,7 @@ ROUNDING = (
 
 
 def folder_of(config: Config) -> Path | None:
-    """The run folder that the config names, itself or by a checkpoint to resume from; None when it names none.
-
-    ConfigError when the two are not of one run.
-    """
+    """The run folder that run.dir or run.resume names; None when neither does. ConfigError when they name different ones."""
     run = config.run
     named = Path(run.dir).expanduser() if run.dir else None
     if run.resume in ("auto", "never"):
@@ -51,7 +48,7 @@ def folder_of(config: Config) -> Path | None:
 
 
 def finished(config: Config) -> str | None:
-    """A sentence when the run that the config names has done all its steps; a named checkpoint goes back behind them.
+    """The message for a run that has done all its steps; None for one that has not, or if run.resume names a checkpoint.
 
     ConfigError when it is a run with another config.
     """
@@ -61,7 +58,7 @@ def finished(config: Config) -> str | None:
     try:
         steps = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["steps"]
     except (ValueError, KeyError, TypeError):
-        return None  # it was cut or edited: the run writes it again
+        return None  # truncated or edited: the run writes it again
     old, _, _ = changes(folder, config)
     if steps < config.run.steps and (old.run.steps, old.run.epochs) != (config.run.steps, config.run.epochs):
         return None
@@ -69,7 +66,7 @@ def finished(config: Config) -> str | None:
 
 
 def changes(folder: Path, config: Config) -> tuple[Config, list[str], list[str]]:
-    """(config of the run in `folder`, what changes its rounding, what may change). ConfigError when it is another run."""
+    """(config of the run in `folder`, changes that affect rounding, other changes). ConfigError for a change not allowed."""
     old = load([str(folder / "config.yaml")])
     refused, rounding, free = differences(old, config)
     if refused:
@@ -81,10 +78,8 @@ def changes(folder: Path, config: Config) -> tuple[Config, list[str], list[str]]
 
 
 def differences(old: Config, new: Config) -> tuple[list[str], list[str], list[str]]:
-    """What `new` changes, as "key: old -> new": (what a resumed run refuses, what changes its rounding, what is free)."""
-    refused: list[str] = []
-    rounding: list[str] = []
-    free: list[str] = []
+    """Differences as "key: old -> new": (those that a resumed run refuses, those that affect rounding, the others)."""
+    refused, rounding, free = list[str](), list[str](), list[str]()
     for (key, before, _), (_, after, _) in zip(every_option(old), every_option(new), strict=True):
         if before != after:
             kind = free if key.startswith(MAY_CHANGE) else rounding if key.startswith(ROUNDING) else refused
@@ -93,11 +88,11 @@ def differences(old: Config, new: Config) -> tuple[list[str], list[str], list[st
 
 
 def check_checkpoints(folder: Path, run: RunConfig) -> None:
-    """ConfigError when the checkpoints of a run are gone; run: its saved options. A run that died before its first checkpoint
-    was due starts again."""
+    """ConfigError when a run lost its checkpoints; run: its saved options. One that ended before its first checkpoint was due
+    starts again."""
     metrics = folder / "metrics.jsonl"
     done = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
-    # A checkpoint that is written in the background appears a little later.
+    # One that is written in the background may be published as late as with the next one.
     due = run.save_every * (2 if run.save_in_background else 1)
     if due and done > due and not any((folder / "checkpoints").glob(f"step*/{MANIFEST}")):
         raise ConfigError(
@@ -108,10 +103,10 @@ def check_checkpoints(folder: Path, run: RunConfig) -> None:
 
 @contextmanager
 def run_folder(config: Config) -> Iterator[Path | None]:
-    """The run folder, new or that of the same run; None on ranks other than the first.
+    """The locked run folder, new or of the run to resume; None on ranks other than the first.
 
-    ConfigError when it belongs to something else or to a run with another config, is in use, or cannot be written. A new
-    folder is removed again when bad input shows up later, so that the corrected command can be repeated.
+    ConfigError when it is another kind of folder or of a run with another config, is in use, or cannot be written. A new folder
+    is removed again after an error in the input, so that the corrected command can use it.
     """
     if not is_main_process():
         yield None
@@ -120,17 +115,17 @@ def run_folder(config: Config) -> Iterator[Path | None]:
     name = f"{estimator}-seed{config.run.seed}-{datetime.now():%Y%m%d-%H%M%S-%f}"
     folder = folder_of(config) or Path("runs") / name
     try:
-        # A process that was killed while it made the folder leaves no more than the lock and half a config.
-        new = not folder.exists() or (folder.is_dir() and all(p.name in (".lock", "config.yaml.tmp") for p in folder.iterdir()))
+        # A process that was killed while it made the folder leaves at most the lock and a part of the config.
+        unused = folder.is_dir() and all(p.name in (".lock", "config.yaml.tmp") for p in folder.iterdir())
+        old = folder.exists() and not unused
     except OSError as error:
         raise ConfigError(f"cannot use the run folder {folder}: {error.strerror or error}") from None
-    old = not new
-    if old and (config.run.resume == "never" or not (folder / "config.yaml").is_file()):
-        raise ConfigError(
-            f"the run folder {folder} exists and is not empty: choose another --run-dir or remove it; nothing was changed"
-        )
-    before = (folder / "config.yaml").read_text(encoding="utf-8") if old else ""
     if old:
+        if config.run.resume == "never" or not (folder / "config.yaml").is_file():
+            raise ConfigError(
+                f"the run folder {folder} exists and is not empty: choose another --run-dir or remove it; nothing was changed"
+            )
+        before = (folder / "config.yaml").read_text(encoding="utf-8")
         was, rounding, free = changes(folder, config)
         check_checkpoints(folder, was.run)
         for text in free:
@@ -163,6 +158,6 @@ def run_folder(config: Config) -> Iterator[Path | None]:
             elif not (metrics.exists() and metrics.stat().st_size):
                 for made in folder.iterdir():
                     discard(made)
-                with suppress(OSError):  # a link to a folder elsewhere stays, empty
+                with suppress(OSError):  # of a link: it and the empty folder stay
                     folder.rmdir()
             raise

@@ -1,4 +1,4 @@
-"""What a run reads before torch is imported, so that a mistake is answered at once: command line, problems, verifier."""
+"""Command line, problems and verifier: all that is read before the slow import of torch, so that errors in it come at once."""
 
 import sys
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from minirl.verify.types import Problem, VerifierError
 
 @dataclass
 class Inputs:
-    """A run's config, its training and held-out problems, notes on them for people, and the processes that verify responses
-    (None for a dry run)."""
+    """Inputs of a run. train, test: training and held-out problems; notes: messages on them to print; pool: the VerifierPool,
+    None for a dry run."""
 
     config: Config
     train: list[Problem]
@@ -27,7 +27,7 @@ class Inputs:
 
 
 def read_inputs(config: Config) -> Inputs:
-    """Reads the problems and starts the verifier. ConfigError or VerifierError, one sentence each, for what cannot work."""
+    """Reads the problems and starts the verifier. ConfigError or VerifierError for bad input."""
     train, test, notes = load_problems(config.data)
     if config.verifier.name == "math":
         notes += unreadable_answers(train, "training") + unreadable_answers(test, "held-out")
@@ -38,7 +38,7 @@ def read_inputs(config: Config) -> Inputs:
 
 
 def inputs_of(program: str, argv: Sequence[str]) -> Inputs:
-    """The inputs that a command line describes. Ends the process for --help (exit code 0) and for bad input (2)."""
+    """The inputs of a command line. Exits after --help (code 0) and for bad input (code 2)."""
     config = command_line(program, argv)
     try:
         return read_inputs(config)

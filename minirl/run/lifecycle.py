@@ -1,4 +1,4 @@
-"""Opens a run: everything between its inputs and its first step, and what must be closed after its last."""
+"""Opens a run: all set-up between its inputs and its first step, and the clean-up after its last."""
 
 import time
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ from minirl.verify.code.verifier import confinement
 
 @dataclass
 class Encoded:
-    """The problems as prompts. longest: tokens of the longest prompt."""
+    """The tokenizer, the training prompts and the held-out ones (test)."""
 
     tokenizer: Any
     prompts: list[Prompt]
@@ -41,6 +41,7 @@ class Encoded:
 
     @property
     def longest(self) -> int:
+        """Tokens of the longest prompt."""
         return max(len(p.ids) for p in (*self.prompts, *self.test))
 
 
@@ -55,7 +56,7 @@ def with_date(config: Config) -> Config:
 
 
 def encode(inputs: Inputs) -> Encoded:
-    """Encodes the problems and checks that they fit the model; adds notes to the inputs'. Reads no weights."""
+    """Encodes the problems, checks that they fit the model and extends inputs.notes. Reads no weights."""
     config, notes = inputs.config, inputs.notes
     tokenizer = load_tokenizer(config.model)
     prompts = encode_prompts(inputs.train, tokenizer, config.data, notes, "training")
@@ -66,7 +67,7 @@ def encode(inputs: Inputs) -> Encoded:
 
 
 def plan_lines(inputs: Inputs) -> list[str]:
-    """What a run would need, for people: sizes, steps and memory, from the configs of the run and of the model."""
+    """The output of --dry-run: notes, sizes, steps and memory of a run."""
     config, encoded = inputs.config, encode(inputs)
     lines = run_plan(config, len(encoded.prompts), len(encoded.test), config.plan.gpus)
     return [*inputs.notes, *lines, *model_plan(config)]
@@ -74,10 +75,10 @@ def plan_lines(inputs: Inputs) -> list[str]:
 
 @contextmanager
 def open_run(inputs: Inputs) -> Iterator[Run]:
-    """A run ready for its next step: new, resumed from a checkpoint, or one saved step to replay.
+    """A run ready for its next step: new, resumed from a checkpoint, or a saved step to replay.
 
-    RunFinished when all its steps are taken. Leaving it waits for all ranks; with several of them it then ends the process,
-    with exit code 0."""
+    RunFinished when it has done all its steps. The exit waits for all ranks; with several, it ends the process with code 0.
+    """
     start = time.perf_counter()
     with ExitStack() as stack:
         pool = stack.enter_context(inputs.pool)
@@ -87,10 +88,10 @@ def open_run(inputs: Inputs) -> Iterator[Run]:
         if config.replay:
             yield open_replay(config, ranks, encoded.prompts, encoded.tokenizer, pool)
         else:
-            # One rank looks, before it writes: the others may come later.
-            if sentence := ranks.gather([finished(config) if ranks.main else None])[0]:
+            # Checked on the first rank only, which may write to the folder before the others get here.
+            if message := ranks.gather([finished(config) if ranks.main else None])[0]:
                 if ranks.main:
-                    say(sentence)
+                    say(message)
                 ranks.close()
                 raise RunFinished
             folder = stack.enter_context(run_folder(config))
@@ -100,7 +101,7 @@ def open_run(inputs: Inputs) -> Iterator[Run]:
 
 
 def open_training(inputs: Inputs, encoded: Encoded, ranks: Ranks, folder: Any, stop: Stop, start: float) -> TrainingRun:
-    """The parts of a run that trains, as its newest checkpoint has them, where there is one."""
+    """A training run, restored from its newest checkpoint if there is one. start: time.perf_counter() at the start."""
     config, tokenizer, prompts, test = inputs.config, encoded.tokenizer, encoded.prompts, encoded.test
     if ranks.main:
         introduce(inputs, encoded, ranks, folder)
@@ -125,16 +126,16 @@ def open_training(inputs: Inputs, encoded: Encoded, ranks: Ranks, folder: Any, s
 
 
 def introduce(inputs: Inputs, encoded: Encoded, ranks: Ranks, folder: Any) -> None:
-    """Says what is going to run, and where."""
+    """Prints notes, sizes, memory, run folder and first prompt."""
     config = inputs.config
     notes = inputs.notes + untried("torch", *(["deepspeed"] if ranks.zero is not None else []))
-    memory = model_plan(config, ranks) if ranks.gpu_gib else []  # on a GPU that is too small, the arithmetic first
+    memory = model_plan(config, ranks) if ranks.gpu_gib else []  # before a GPU runs out of it
     sizes = run_plan(config, len(encoded.prompts), len(encoded.test), ranks.size)
-    more = [str(name) for name, _ in config.verifier.rewards] + ["overlong_buffer"] * (config.algorithm.overlong_buffer > 0)
-    if more or ".py:" in config.verifier.name:
+    terms = [str(name) for name, _ in config.verifier.rewards] + ["overlong_buffer"] * (config.algorithm.overlong_buffer > 0)
+    if terms or ".py:" in config.verifier.name:
         notes.append(
-            f"note: rewards are not only 0 and 1 ({', '.join(more) or config.verifier.name}): right and wrong are what "
-            f"{config.verifier.name} says; a wrong response with a positive advantage is left as it is by EDAS, and counted"
+            f"note: rewards are not only 0 and 1 ({', '.join(terms) or config.verifier.name}): right and wrong are what "
+            f"{config.verifier.name} says; EDAS does not change the advantage of a wrong response where it is positive"
         )
     for line in (*notes, *sizes, *memory, f"run folder {folder}"):
         say(line)

@@ -1,7 +1,7 @@
-"""A checkpoint's folder is whole or does not count: manifest.json, written last, has size and SHA-256 of every other file.
+"""Crash-safe checkpoint folders: manifest.json, written last, has size and SHA-256 of every other file.
 
-It is written as stepNNNNNN.tmp, flushed to the disk, read back and renamed. So there is a valid one from the first on, also
-when this process is killed or the disk is full.
+A folder is written as stepNNNNNN.tmp, flushed to the disk, read back and renamed. So once there is a valid checkpoint there is
+always one, even if the process is killed or the disk is full.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ NEEDED = ("state.json", "surplus.npz", "rank000.safetensors", "rank000.json")
 
 
 def name_of(step: int) -> str:
-    """The folder of a step's checkpoint."""
+    """The folder name of a step."""
     return f"step{step:06}"
 
 
@@ -30,7 +30,7 @@ def steps_of(root: Path) -> list[tuple[int, Path]]:
 def write(folder: Path, files: dict[str, bytes]) -> dict[str, list[Any]]:
     """Writes `files` into `folder`, flushes them to the disk and reads them back; {name: [bytes, SHA-256]}.
 
-    OSError when the disk is full, cannot be written, or gives back something else than what was written.
+    OSError when the disk is full, cannot be written, or returns other bytes than were written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     entries = {}
@@ -46,14 +46,14 @@ def write(folder: Path, files: dict[str, bytes]) -> dict[str, list[Any]]:
 
 
 def publish(temporary: Path, entries: dict[str, list[Any]]) -> Path:
-    """Writes the manifest of a folder NAME.tmp and renames it to NAME, which it returns. OSError when that fails."""
+    """Writes the manifest of the folder NAME.tmp and renames it to NAME, which it returns. OSError when that fails."""
     final = temporary.with_suffix("")
     for name, (length, _) in entries.items():
         if not (temporary / name).exists() or (temporary / name).stat().st_size != length:
             raise OSError(f"the first rank does not see {temporary / name}: all ranks must have the same run folder")
     write(temporary, {MANIFEST: json.dumps({"format": FORMAT, "files": entries}, indent=1).encode()})
     flush(temporary)
-    if final.exists():  # at no moment is there none: see `recover`
+    if final.exists():  # one of the two folders is valid at any time: see `recover`
         discard(old := final.with_suffix(".old.tmp"))
         final.rename(old)
         temporary.rename(final)
@@ -65,7 +65,7 @@ def publish(temporary: Path, entries: dict[str, list[Any]]) -> Path:
 
 
 def recover(root: Path) -> None:
-    """Renames whole checkpoints that a killed process had not renamed yet."""
+    """Renames complete checkpoints that a killed process had not renamed yet."""
     for temporary in sorted(root.glob("step*.tmp")):
         final = root / temporary.name.partition(".")[0]
         if not final.exists() and damage(temporary) is None:
@@ -74,7 +74,7 @@ def recover(root: Path) -> None:
 
 
 def flush(path: Path) -> None:
-    """Makes what is in a file, or the names in a folder, survive a power cut."""
+    """fsync of a file or folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -89,7 +89,7 @@ def digest_of(path: Path) -> str:
 
 
 def damage(folder: Path, rank: int = 0, size: int = 1) -> str | None:
-    """What is wrong with a checkpoint, None when nothing is. Each of `size` ranks reads its share of the files."""
+    """What is wrong with a checkpoint, or None. Each of `size` ranks reads its share of the files."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:

@@ -1,4 +1,4 @@
-"""What every step reports, under the same names for every estimator."""
+"""The metrics of a step, with the same names for every estimator."""
 
 import operator
 from collections.abc import Sequence
@@ -22,17 +22,17 @@ SUMS = (
     "tokens", "entropy", "approx_kl", "ref_kl", "clip_high", "clip_low", "clip_dual", "rollout_is_weight", "rollout_is_masked",
     "rollout_logprob_diff_mean", "rollout_kl", "known_tokens",
 )  # fmt: skip
-KNOWN_ONLY = ("rollout_logprob_diff_mean", "rollout_kl")  # means over tokens whose log-probs are known from both sides
+KNOWN_ONLY = ("rollout_logprob_diff_mean", "rollout_kl")  # means over tokens with trainer log-probs at the weights that sampled
 
 
 def batch_metrics(batch: Batch, carried: Sequence[Sequence[Rollout]], drawn: int, config: Config) -> dict[str, float]:
-    """Metrics of all that was generated in a step (reward/, response/, groups/) and of what was trained on (batch/).
+    """Metrics of all groups generated in a step (reward/, response/, groups/) and of those trained on (batch/).
 
-    carried: groups kept for the next step. sampling/wasted_groups: generated but neither trained on nor carried.
-    sampling/aborted_groups, aborted_share: of the `drawn` prompts, those whose sampling was aborted, which count nowhere else.
+    carried: groups carried over to the next step; drawn: prompts drawn. sampling/wasted_groups: generated but neither trained
+    on nor carried over; sampling/aborted_groups, aborted_share: aborted, of those drawn, and in no other metric.
     """
     rollouts = [r for g in batch.generated for r in g]
-    scored = [r for r in rollouts if r.reward == r.reward]
+    scored = [r for r in rollouts if not np.isnan(r.reward)]
     edas, keeps = edas_of(config.build_estimator(), config.estimator.edas), config.keeps()
     generated = diversity([as_group(g) for g in batch.generated], edas, keeps)
     same = len(batch.generated) == len(batch.groups) and all(map(operator.is_, batch.generated, batch.groups))
@@ -68,15 +68,16 @@ def batch_metrics(batch: Batch, carried: Sequence[Sequence[Rollout]], drawn: int
 
 
 def mean(values: Sequence[float]) -> float:
-    """The mean, 0 of nothing."""
+    """The mean, 0 for no values."""
     return float(np.mean(values)) if values else 0.0
 
 
 @dataclass
 class UpdateStats:
-    """Sums over the tokens of one batch's optimizer steps, of this rank; `metrics` makes means over all ranks of them.
+    """Sums over this rank's tokens in the optimizer steps of one batch, and `metrics`, their means over all ranks.
 
-    version: of the policy that sampled the batch; recomputed: whether old log-probs are the trainer's at that version.
+    version: of the policy before the update; recomputed: whether old_logprobs are the trainer's at that version; skipped:
+    mini-batches without rollouts; nonfinite: optimizer steps skipped for a non-finite gradient.
     """
 
     version: int = 0
@@ -86,12 +87,12 @@ class UpdateStats:
     grad_norms: list[float] = field(default_factory=list)
     skipped: int = 0
     nonfinite: int = 0
-    current: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # (sums, diff_max) of the step in work
+    current: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # (sums, diff_max) of each micro-batch
 
     def add(self, micro: MicroBatch, logprobs: Tensor, entropy: Tensor, of: TokenLoss) -> None:
-        """Adds a micro-batch; log-probs, entropies and what is in `of`: float[T]. Waits for no GPU: numbers stay there."""
+        """Adds a micro-batch; all tensors are float[T]. The sums stay on the GPU, so that nothing waits for it."""
         logprobs, counted = logprobs.detach(), micro.token_weights > 0
-        # The trainer's log-probs at the weights that sampled: the old ones, or at a batch's first step those of its own pass.
+        # The trainer's log-probs at the weights that sampled: old_logprobs, or those of the first optimizer step.
         same_weights = of.old_logprobs if self.recomputed else logprobs
         known = counted & (micro.versions == self.version)
         if not self.recomputed and self.grad_norms:
@@ -100,7 +101,7 @@ class UpdateStats:
         values = {
             "tokens": (counted, counted),
             "entropy": (entropy.detach(), counted),
-            "approx_kl": (kl(of.old_logprobs, logprobs, "k3"), counted),  # of the old policy from the new
+            "approx_kl": (kl(of.old_logprobs, logprobs, "k3"), counted),  # KL(old || new)
             "ref_kl": (of.ref_kl.detach(), counted),
             "clip_high": (of.clipped_high, counted),
             "clip_low": (of.clipped_low, counted),
@@ -116,21 +117,21 @@ class UpdateStats:
         self.current.append((sums, torch.where(known, difference, 0).max()))
 
     def end(self, norm: float) -> None:
-        """Ends an optimizer step with this gradient norm. One that is not finite was skipped: its tokens count nowhere."""
-        done, self.current = self.current, []
+        """Ends an optimizer step. If `norm`, the gradient's, is not finite, it was skipped and its tokens do not count."""
+        parts, self.current = self.current, []
         if not np.isfinite(norm):
             self.nonfinite += 1
             return
         self.grad_norms.append(norm)
-        self.diff_max = max(self.diff_max, *(float(largest) for _, largest in done))
-        for key, value in zip(SUMS, torch.stack([sums for sums, _ in done]).sum(0).tolist(), strict=True):
+        self.diff_max = max(self.diff_max, *(float(largest) for _, largest in parts))
+        for key, value in zip(SUMS, torch.stack([sums for sums, _ in parts]).sum(0).tolist(), strict=True):
             self.sums[key] += value
 
     def metrics(self, ranks: Ranks) -> dict[str, float]:
-        """Means over all tokens of all ranks.
+        """Means over the tokens of all ranks.
 
         policy/rollout_logprob_diff_mean, _max: |trainer - sampler| log-prob, nats, at the weights that sampled; rollout_kl:
-        KL(sampler || trainer); rollout_is_weight: mean importance weight; rollout_is_masked: share of tokens it sets to 0.
+        KL(sampler || trainer); rollout_is_weight: mean importance weight; rollout_is_masked: share of tokens where it is 0.
         """
         sums = ranks.sum(self.sums)
         tokens, known = max(1.0, sums.pop("tokens")), max(1.0, sums.pop("known_tokens"))

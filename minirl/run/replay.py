@@ -1,7 +1,6 @@
-"""One saved step of a run again, from its responses on: `train.py --replay RUN/stepN`.
+"""Recomputes a saved step of a run from its recorded responses: `train.py --replay RUN/stepN`.
 
-A replay samples nothing: a recorded engine hands the saved responses to the loop of train.py, so a replay computes what the run
-computed.
+The loop of train.py runs unchanged; its engine returns the recorded responses instead of sampling.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,12 +29,12 @@ from minirl.utils.distributed import Ranks
 from minirl.utils.errors import ConfigError, RunError
 from minirl.verify.pool.pool import VerifierPool
 
-# Relative difference up to which a number counts as the same: another number of ranks or micro-batches adds in another order.
+# Relative tolerance of metrics: other numbers of ranks or micro-batches change the order of summation.
 TOLERANCE = {"float32": 1e-3, "bfloat16": 5e-2}
 
 
 def open_replay(config: Config, ranks: Ranks, prompts: Sequence[Prompt], tokenizer: Any, pool: VerifierPool) -> "Replay":
-    """The run that takes the saved step of `config.replay` again. ConfigError when the step is not there or of another run."""
+    """The replay of the step that config.replay names. ConfigError when it is missing or of another run."""
     saved = read_step(config)
     config, changed = recorded_config(config, saved)
     policy = policy_before(saved, config, ranks, len(tokenizer))
@@ -47,17 +46,17 @@ def open_replay(config: Config, ranks: Ranks, prompts: Sequence[Prompt], tokeniz
 
 @dataclass
 class Replay(Run):
-    """saved: the step; changed: what options of the replay change, as "key: old -> new"."""
+    """saved: the step to recompute; changed: options that differ from the run's, as "key: old -> new"."""
 
     saved: SavedStep
     changed: list[str]
 
     def steps(self) -> Iterator[Step]:
-        """The one step that was saved."""
+        """The saved step alone."""
         yield Step(self, self.saved.number)
 
     def finish_step(self, step: Step, batch: Batch, stats: UpdateStats) -> None:
-        """Compares the step with what it was. RunError when it differs though nothing was changed."""
+        """Compares metrics with the saved ones. RunError when they differ and no option was changed."""
         carried = [] if self.over(step.number) else batch.surplus
         metrics = batch_metrics(batch, carried, self.order.position - self.saved.before.position, self.config)
         if not isinstance(self.policy, RecordedPolicy):
@@ -71,8 +70,8 @@ class Replay(Run):
 
 
 def recorded_config(config: Config, step: SavedStep) -> tuple[Config, list[str]]:
-    """(`config` with the length that the run had at `step`, since schedule and end depend on it; what options of the replay
-    change, as "key: old -> new")."""
+    """(`config` with the run.steps and run.epochs of `step`, on which learning rate and end depend, unless it changes them;
+    options that differ from the run's, as "key: old -> new")."""
     today = load([str(step.run / "config.yaml")])
     changed = [text for kind in differences(today, config) for text in kind]
     run = replace(config.run)
@@ -84,10 +83,10 @@ def recorded_config(config: Config, step: SavedStep) -> tuple[Config, list[str]]
 
 
 class RecordedEngine:
-    """An `Engine` that hands out the responses of a saved step instead of sampling."""
+    """An `Engine` that returns the responses of a saved step instead of sampling."""
 
     def __init__(self, step: SavedStep, seed: int) -> None:
-        """seed: the run's, which with the draw number names a prompt's samples."""
+        """seed: the run's; with a draw number it gives the seed by which `generate` looks up a group."""
         self.version, self.ranks_per_engine = step.before.version, 1
         self.progress: Callable[[int], None] = lambda tokens: None
         self.groups = {stable_seed(seed, TRAINING, group[0].group): group for group in step.generated}
@@ -95,7 +94,7 @@ class RecordedEngine:
     def generate(
         self, prompts: Sequence[list[int]], sampling: SamplingParams, seeds: Sequence[int], keep: int | None = None
     ) -> Iterator[tuple[int, list[Completion]]]:
-        """See `Engine.generate`; nothing is aborted. ConfigError when the step has sampled something else."""
+        """See `Engine.generate`; nothing is aborted. ConfigError when the step sampled other prompts."""
         for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
             group = self.groups.get(seed)
             if group is None or group[0].prompt_ids != prompt or len(group) != sampling.n:
@@ -106,39 +105,39 @@ class RecordedEngine:
             yield i, [rollout.completion for rollout in group]
 
     def sync(self, policy: Any) -> None:
-        """There are no weights here."""
+        """No weights to load."""
 
     def sleep(self) -> None:
-        """There is no memory to free."""
+        """No memory to free."""
 
 
 class RecordedOrder(Order):
-    """The order of a run from a saved step on, which ends with what the step has drawn, without what it aborted."""
+    """The prompts that a saved step drew, without those that it aborted."""
 
     def __init__(self, size: int, seed: int, step: SavedStep) -> None:
         super().__init__(size, seed, step.before.position)
         self.end, self.kept = step.end, {group[0].group for group in step.generated}
 
     def draw(self, count: int) -> list[tuple[int, int]]:
-        """See `Order.draw`; fewer where the step has drawn no more or has given some up."""
+        """See `Order.draw`; fewer where the step drew or kept fewer."""
         return [(number, i) for number, i in super().draw(min(count, self.end - self.position)) if number in self.kept]
 
 
 class RecordedPolicy:
-    """Stands for a policy whose weights were not kept: it gives the log-probs that were saved, and has nothing to update."""
+    """Replaces a policy whose weights were not saved: returns the saved log-probs and does not update."""
 
     def __init__(self, step: SavedStep) -> None:
         self.version, self.nonfinite = step.before.version, step.before.nonfinite
         self.saved = {group[0].group: group for group in step.generated}
 
     def compute_logprobs(self, rollouts: Sequence[Rollout], old: bool, entropy: bool = False) -> None:
-        """See `Policy.compute_logprobs`. Groups that were carried over have theirs."""
+        """See `Policy.compute_logprobs`. Groups that were carried over have theirs already."""
         for number, group in groupby(rollouts, key=lambda r: r.group):
             for r, saved in zip(group, self.saved.get(number, ()), strict=False):
                 r.old_logprobs, r.ref_logprobs, r.entropies = saved.old_logprobs, saved.ref_logprobs, saved.entropies
 
     def gradient_steps(self, rollouts: Sequence[Rollout], weights: Sequence[float]) -> Iterator[MicroBatch]:
-        """None."""
+        """No micro-batches."""
         return iter(())
 
     def step(self, lr: float) -> float:
@@ -151,9 +150,9 @@ class RecordedPolicy:
 
 
 def policy_before(step: SavedStep, config: Config, ranks: Ranks, vocabulary: int) -> "Policy | RecordedPolicy":
-    """The policy as it was before the step, or what stands for it when the run has not kept its weights.
+    """The policy as it was before the step, or a RecordedPolicy if its weights were not saved.
 
-    ConfigError when it would begin with, or be held against, another starting model than the run's.
+    ConfigError when the starting model, needed as policy or reference, is not the run's.
     """
     checkpoint = step.run / "checkpoints" / name_of(step.before.step)
     reason = ranks.first(damage(checkpoint, ranks.rank, ranks.size))
@@ -173,20 +172,20 @@ def policy_before(step: SavedStep, config: Config, ranks: Ranks, vocabulary: int
 
 
 def compare(step: SavedStep, generated: Sequence[Sequence[Rollout]], metrics: dict[str, float], config: Config) -> list[str]:
-    """Says, side by side, what the step had and what came out now; the names of the metrics that differ."""
+    """Prints saved and recomputed verdicts, advantages and metrics; returns the names of the metrics that differ."""
     old, new = ([r for group in groups for r in group] for groups in (step.generated, generated))
-    pairs = [(a, b) for a, b in zip(old, new, strict=False)]
+    pairs = list(zip(old, new, strict=False))
     verdicts = [(a, b) for a, b in pairs if outcome(a) != outcome(b)]
     say(f"{len(new)} responses of {len(generated)} groups verified again: {len(verdicts)} verdicts differ")
     for a, b in verdicts[:5]:
         say(f"  group {a.group}, {a.text[-40:]!r}: {outcome(a)} -> {outcome(b)}")
-    gaps = [
+    advantage_diffs = [
         float(np.max(np.abs(a.advantages - b.advantages)))
         for a, b in pairs
         if a.advantages is not None and b.advantages is not None
     ]
-    if gaps:
-        say(f"advantages of {len(gaps)} responses differ by {max(gaps):.2g} at most")
+    if advantage_diffs:
+        say(f"advantages of {len(advantage_diffs)} responses differ by {max(advantage_diffs):.2g} at most")
     saved, tolerance = step.metrics(), TOLERANCE[config.model.dtype]
     names = [name for name in metrics if name in saved]
     different = [name for name in names if not same(saved[name], metrics[name], tolerance)]
@@ -200,10 +199,10 @@ def compare(step: SavedStep, generated: Sequence[Sequence[Rollout]], metrics: di
 
 
 def outcome(r: Rollout) -> tuple[str, str, str | None, float]:
-    """What a verdict means for the update. A missing reward is -inf here, so that two of them are equal."""
-    return r.verdict.status, r.verdict.label, r.verdict.key, -np.inf if r.reward != r.reward else r.reward
+    """The parts of a verdict that matter for the update, the reward -inf for NaN so that two of them are equal."""
+    return r.verdict.status, r.verdict.label, r.verdict.key, -np.inf if np.isnan(r.reward) else r.reward
 
 
 def same(a: float, b: float, tolerance: float) -> bool:
-    """Whether two metrics are equal up to a relative `tolerance` and what rounding leaves of a zero, or both not a number."""
+    """Whether two metrics are equal up to a relative `tolerance` or 1e-6, or both NaN."""
     return a == b or (a != a and b != b) or abs(a - b) <= max(tolerance * max(abs(a), abs(b)), 1e-6)

@@ -1,4 +1,4 @@
-"""What a run reports while it trains: a console line a step, warnings, metrics.jsonl and rollouts/."""
+"""The reports of a run while it trains: console lines, warnings, metrics.jsonl and rollouts/."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ from minirl.utils.errors import RunError
 
 
 class Reporter:
-    """Writes the report. On ranks other than the first (folder None) it does nothing."""
+    """Prints and writes metrics, evaluations and responses. Writes nothing on ranks other than the first (folder None)."""
 
     def __init__(self, folder: Path | None, steps: int, epochs: int = 1) -> None:
         self.folder, self.steps, self.epochs = folder, steps, epochs
@@ -24,9 +24,9 @@ class Reporter:
         self.bar = tqdm(total=steps, unit="step", disable=folder is None or not sys.stderr.isatty(), leave=False)
 
     def resume(self, step: int, evaluations: list[tuple[int, dict[str, float]]], length: int) -> None:
-        """Continues after `step`: what earlier processes wrote later than that, or of an end, goes away.
+        """Continues after `step`: removes what was written after it, and the final report of a shorter run.
 
-        length: bytes of metrics.jsonl up to that step.
+        length: bytes of metrics.jsonl up to `step`.
         """
         self.evaluations = list(evaluations)
         self.bar.update(step)
@@ -47,18 +47,16 @@ class Reporter:
     def step(
         self, step: int, metrics: dict[str, float], seconds: dict[str, float], groups: Sequence[Sequence[Rollout]]
     ) -> None:
-        """Appends one step to metrics.jsonl, prints its line and writes `groups` for reading."""
-        metrics = (
-            metrics
-            | {f"time/{key}": value for key, value in seconds.items()}
-            | {
-                "speed/tokens": metrics["sampling/tokens"] / max(seconds["step"], 1e-9),
-                "speed/sample": metrics["sampling/tokens"] / max(seconds["sample"], 1e-9),
-                "speed/update": metrics["sampling/trained_tokens"] * self.epochs / max(seconds["update"], 1e-9),
-            }
-        )
+        """Appends a step to metrics.jsonl, prints its line and writes `groups` to rollouts/."""
         if self.folder is None:
             return
+        metrics = {
+            **metrics,
+            **{f"time/{key}": value for key, value in seconds.items()},
+            "speed/tokens": metrics["sampling/tokens"] / max(seconds["step"], 1e-9),
+            "speed/sample": metrics["sampling/tokens"] / max(seconds["sample"], 1e-9),
+            "speed/update": metrics["sampling/trained_tokens"] * self.epochs / max(seconds["update"], 1e-9),
+        }
         append_line(self.folder / "metrics.jsonl", json.dumps({"step": step, **metrics}))
         if groups:
             lines = (json.dumps(readable(r), ensure_ascii=False) + "\n" for g in groups for r in g)
@@ -70,7 +68,7 @@ class Reporter:
         self.bar.update()
 
     def evaluation(self, step: int, result: dict[str, float]) -> None:
-        """Keeps and prints an evaluation."""
+        """Adds an evaluation to `evaluations` and prints it."""
         self.evaluations.append((step, result))
         if self.folder is not None:
             more = f", pass@{result['k']} {result['pass@k']:.3f}" if result["k"] > 1 else ""
@@ -79,13 +77,9 @@ class Reporter:
                 f"({result['problems']} problems x {result['samples']})"
             )
 
-    def close(self) -> None:
-        """Ends the progress bar."""
-        self.bar.close()
-
 
 def console_line(step: int, steps: int, m: dict[str, float]) -> str:
-    """One step for people."""
+    """The console line of a step."""
     clipped = m["policy/clip_high"] + m["policy/clip_low"]
     return (
         f"{step:>{len(str(steps))}}/{steps} reward {m['reward/mean']:.3f} acc {m['reward/accuracy']:.3f} | groups "
@@ -119,7 +113,7 @@ def warn(step: int, metrics: dict[str, float], config: Config) -> None:
 
 
 def check_logprob_diff(metrics: dict[str, float], config: RolloutConfig) -> None:
-    """Warns or ends the run when the sampler's log-probs are not the trainer's: the rollouts are then of another policy."""
+    """Warns or ends the run when log-probs of sampler and trainer differ: the rollouts are then off-policy."""
     mean, most = metrics["policy/rollout_logprob_diff_mean"], metrics["policy/rollout_logprob_diff_max"]
     text = f"sampler and trainer log-probs of the same tokens differ by {mean:.2g} nats on average ({most:.2g} at most)"
     if not mean <= config.logprob_diff_stop:  # a NaN too
@@ -135,7 +129,7 @@ def check_logprob_diff(metrics: dict[str, float], config: RolloutConfig) -> None
 
 
 def check_signal(empty: int, metrics: dict[str, float], limit: int) -> None:
-    """Ends the run when the last `limit` batches had nothing to learn from; empty: such batches in a row up to this one."""
+    """RunError when the last `limit` batches had no signal. empty: batches in a row without."""
     if limit and empty >= limit:
         raise RunError(
             f"{empty} batches in a row had no group with rewards that differ, so nothing was learned: of the last responses "
@@ -147,7 +141,7 @@ def check_signal(empty: int, metrics: dict[str, float], limit: int) -> None:
 
 
 def readable(r: Rollout) -> dict[str, Any]:
-    """A rollout as a JSON object for people."""
+    """A rollout as a readable JSON object."""
     advantage = None if r.advantages is None else np.round(np.asarray(r.advantages, dtype=np.float64), 5).tolist()
     return {
         "group": r.group, "prompt": r.prompt, "gold": r.gold, "response": r.text, "status": r.verdict.status,

@@ -1,4 +1,4 @@
-"""The parts of a run that the loop of train.py works with, and one step of it."""
+"""What the loop of train.py works with: a run, and one step of it."""
 
 import time
 from abc import ABC, abstractmethod
@@ -19,7 +19,7 @@ from minirl.utils.distributed import Ranks
 
 @dataclass
 class Run(ABC):
-    """A run that trains (training.py) or takes one saved step again (replay.py). state: where it is before the step in work."""
+    """A training run (training.py) or a replay of one step (replay.py). state: before the current step."""
 
     config: Config
     ranks: Ranks
@@ -33,22 +33,22 @@ class Run(ABC):
         self.estimator = self.config.build_estimator()
 
     def over(self, step: int) -> bool:
-        """Whether nothing is left to do after `step`: all steps are taken, or all passes over the data."""
+        """Whether `step` is the last one, by run.steps or run.epochs."""
         run, passes = self.config.run, self.order.position / self.order.size
         return step >= run.steps or (run.epochs is not None and passes >= run.epochs)
 
     @abstractmethod
     def steps(self) -> Iterator["Step"]:
-        """The steps that are left; what belongs between two of them happens when the next one is asked for."""
+        """The remaining steps. Work between two of them is done when the next one is requested."""
 
     @abstractmethod
     def finish_step(self, step: "Step", batch: Batch, stats: UpdateStats) -> None:
-        """Reports and saves what a step did. RunError where the run cannot continue."""
+        """Reports and saves the results of a step. RunError when the run cannot continue."""
 
 
 @dataclass
 class Step:
-    """One step. number: counted from 1; lr: its learning rate; seconds: spent in each part of it."""
+    """A step. number: counted from 1; lr: learning rate; seconds: of each part."""
 
     run: Run
     number: int
@@ -57,7 +57,7 @@ class Step:
     def __post_init__(self) -> None:
         self.lr = learning_rate(self.number, self.run.config.optimizer, self.run.config.run.steps)
         self.begin = time.perf_counter()
-        self.run.sampler.pop_timings()  # those of an evaluation are not this step's
+        self.run.sampler.pop_timings()  # drops those of an evaluation
 
     @property
     def progress(self) -> float:
@@ -66,12 +66,12 @@ class Step:
 
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:
-        """Adds the time inside to `seconds` under the name `part`."""
+        """Adds the time of the block to seconds[part]."""
         begin = time.perf_counter()
         yield
         self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - begin
 
     def finish(self, batch: Batch, stats: UpdateStats) -> None:
-        """Hands the step's results to the run."""
+        """Ends the step and passes its results to the run."""
         self.seconds |= self.run.sampler.pop_timings() | {"step": time.perf_counter() - self.begin}
         self.run.finish_step(self, batch, stats)

@@ -1,6 +1,6 @@
-"""A rank's part of the float32 weights and of AdamW's state, as slices of whole parameters by name.
+"""Saves each rank's part of the float32 weights and of AdamW's state as slices of parameters, by name.
 
-So what N ranks have saved, any number of ranks reads, whether plain, DDP or ZeRO: nobody's layout is in the file.
+The files do not depend on the layout, so any number of ranks can load them, whether one process, DDP or ZeRO.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,8 +21,8 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 @dataclass(frozen=True)
 class Slice:
-    """Elements start to start + size of the flattened parameter `name`, which this rank keeps at `offset` of `flat`: a
-    float32 tensor that the optimizer steps."""
+    """Elements start ... start + size - 1 of the flattened parameter `name`, which this rank holds from `offset` on in `flat`,
+    a float32 tensor of the optimizer."""
 
     name: str
     start: int
@@ -31,12 +31,12 @@ class Slice:
     offset: int
 
     def of(self, tensor: Tensor) -> Tensor:
-        """This slice of `tensor`, which is `flat` or has its layout: a view."""
+        """A view of this slice in `tensor`, which is `flat` or has its layout."""
         return tensor.detach().view(-1)[self.offset : self.offset + self.size]
 
 
 def slices(policy: Policy, share: bool) -> tuple[Any, list[Slice]]:
-    """(torch's optimizer, what this rank holds). share: where all ranks hold everything, only this rank's part of it."""
+    """(torch's optimizer, this rank's slices). share: split what every rank holds whole, so that each saves a part."""
     rank, size = policy.ranks.rank, policy.ranks.size
     zero: Any = policy.head.optimizer if policy.ranks.zero is not None else policy.optimizer
     held = []
@@ -65,7 +65,7 @@ def slices(policy: Policy, share: bool) -> tuple[Any, list[Slice]]:
 
 
 def pack(policy: Policy) -> bytes:
-    """This rank's part as a safetensors file, copied: it does not change with the policy."""
+    """A copy of this rank's part as the content of a safetensors file."""
     optimizer, held = slices(policy, share=True)
     tensors = {}
     for s in held:
@@ -81,15 +81,15 @@ def pack(policy: Policy) -> bytes:
 
 @torch.no_grad()
 def unpack(policy: Policy, paths: Sequence[Path]) -> None:
-    """Puts weights and optimizer state of the files that all ranks packed into `policy`. Every rank calls it."""
+    """Loads weights and optimizer state from the files of all ranks into `policy`. Every rank calls it."""
     files = Files(paths)
     optimizer, held = slices(policy, share=False)
     for s in held:
         s.of(s.flat).copy_(files.read("weight", s.name, s.start, s.size))
         if ("exp_avg", s.name) not in files.parts:
-            continue  # saved before its first step
+            continue  # saved before the first optimizer step
         state = optimizer.state[s.flat]
-        if not state:  # AdamW makes it at its first step
+        if not state:  # AdamW creates it at its first step
             state["step"] = torch.zeros((), dtype=torch.float32, device=s.flat.device)
             state |= {kind: torch.zeros_like(s.flat) for kind in MOMENTS}
         state["step"].copy_(files.step(s.name))
@@ -99,7 +99,7 @@ def unpack(policy: Policy, paths: Sequence[Path]) -> None:
     if policy.ranks.zero == 3:
         for group in range(len(zero.fp32_partitioned_groups_flat)):
             zero._reassign_or_swap_out_partitioned_parameters(group)
-        if kept := zero.persistent_parameters:  # small ones, which every rank holds whole
+        if kept := zero.persistent_parameters:  # small parameters, whole on every rank
             kept[0].partition(kept)
             kept[0].all_gather(kept)
     elif zero is not None:
@@ -108,7 +108,7 @@ def unpack(policy: Policy, paths: Sequence[Path]) -> None:
 
 
 class Files:
-    """The slices of several safetensors files, read as if parameters were whole."""
+    """Reads any part of a parameter from the slices in several safetensors files."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.parts: dict[tuple[str, str], list[tuple[int, Any, str]]] = {}

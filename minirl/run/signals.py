@@ -1,4 +1,4 @@
-"""Stops a run between two steps: after a signal or a time limit, on all ranks together."""
+"""Stops a run between two steps, after a signal or a time limit, on all ranks together."""
 
 import contextlib
 import ctypes
@@ -13,16 +13,15 @@ from typing import Any
 from minirl.config.checks import duration
 from minirl.utils.distributed import Ranks
 
-ECHO = 1.0  # seconds: a launcher may pass on a Ctrl-C that the terminal has sent to everyone
+ECHO = 1.0  # seconds in which a second SIGINT may be the launcher's copy of the same Ctrl-C
 PR_SET_PDEATHSIG = 1
 
 
 class Stop:
-    """While it is entered, SIGTERM and SIGINT only ask for an end; a second SIGINT ends the process at once.
+    """A context in which SIGTERM and SIGINT request a stop; a second SIGINT ends the process at once.
 
-    A thread learns of them: Python's own handlers wait for the main thread, which may be in a native call that does not end,
-    such as a collective with a rank that hangs. Workers, sandboxes and the engine end with the process: they are tied to it by
-    the kernel.
+    A thread receives them, since Python's handlers run in the main thread, which may hang in a native call such as a
+    collective. Verifier workers and sandboxes end with the process, by the kernel's parent death signal.
     """
 
     def __init__(self, after: str | None, start: float) -> None:
@@ -40,7 +39,7 @@ class Stop:
             self.fd = signal.set_wakeup_fd(self.writer.fileno(), warn_on_full_buffer=False)
             self.before = {n: signal.signal(n, lambda *_: None) for n in (signal.SIGTERM, signal.SIGINT)}
         if sys.platform == "linux" and {"LOCAL_RANK", "ACCELERATE_MIXED_PRECISION"} & os.environ.keys():
-            # A launcher that is killed would leave its ranks behind.
+            # So that ranks do not outlive a launcher that is killed.
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         return self
 
@@ -50,24 +49,24 @@ class Stop:
         for number, handler in self.before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self.fd)
-        self.writer.shutdown(socket.SHUT_RDWR)  # which ends the thread, also where a child has the socket too
+        self.writer.shutdown(socket.SHUT_RDWR)  # ends the thread, even if a child process has the socket too
         self.writer.close()
         self.thread.join()
         self.reader.close()
 
     def listen(self) -> None:
-        """Takes the number of each signal, a byte that Python's C code writes as soon as it arrives."""
+        """Handles each signal; its number is a byte that Python's C handler writes to the socket."""
         while numbers := self.reader.recv(64):
             for number in numbers:
                 self.take(number)
 
     def take(self, number: int) -> None:
-        """Remembers a signal; ends the process where it is a second SIGINT."""
+        """Records the first signal; ends the process on a second SIGINT."""
         now = time.perf_counter()
         if number in (signal.SIGTERM, signal.SIGINT) and self.asked_at is None:
             self.asked_at = now
             text = f"{signal.Signals(number).name}: the run ends after this step; Ctrl-C again ends it at once\n"
-            with contextlib.suppress(OSError):  # who read it may have ended by the same Ctrl-C
+            with contextlib.suppress(OSError):  # its reader may have ended by the same Ctrl-C
                 os.write(2, text.encode())
         elif number == signal.SIGINT and self.asked_at is not None and now - self.asked_at > ECHO:
             with contextlib.suppress(OSError):
@@ -75,10 +74,10 @@ class Stop:
             os._exit(130)
 
     def asked(self, ranks: Ranks, begun: bool = True) -> bool:
-        """Whether any rank was asked to end, the same on all of them.
+        """Whether any rank was asked to stop, the same on all of them.
 
-        begun: whether this process has taken a step; before that a time limit does not count, or one that is shorter than
-        loading would let a run that is started again and again get nowhere.
+        begun: whether this process has done a step. Before that the time limit does not count: with one shorter than the
+        start-up, a run would never make progress however often it is resumed.
         """
         late = begun and self.deadline is not None and time.perf_counter() >= self.deadline
         return any(ranks.gather([self.asked_at is not None or late]))

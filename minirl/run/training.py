@@ -1,4 +1,4 @@
-"""A run that trains: evaluation before and after, and between two steps the report, the guards, the checkpoint and the stop."""
+"""A training run: evaluation before and after; reports, checks, checkpoints and stops between steps."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -26,8 +26,8 @@ from minirl.utils.errors import RunError
 
 @dataclass
 class TrainingRun(Run):
-    """test: held-out prompts; folder: the run's, None on ranks other than the first; started: time.perf_counter() when the run
-    began, less the seconds of earlier processes."""
+    """test: held-out prompts; folder: the run's, None on ranks other than the first; started: time.perf_counter() at the start,
+    less the run time of earlier processes."""
 
     test: Sequence[Prompt]
     tokenizer: Any
@@ -39,8 +39,8 @@ class TrainingRun(Run):
     started: float
 
     def steps(self) -> Iterator[Step]:
-        """See `Run.steps`. Ends after the last step with the final evaluation, the exported model and the report, or, when the
-        run was asked to stop, with a checkpoint to resume from."""
+        """See `Run.steps`. After the last step: final evaluation, exported model and report; after a stop: a checkpoint to
+        resume from."""
         stopped = self.stop.asked(self.ranks, begun=False)
         if not self.state.evaluations and not stopped:
             self.evaluate(0, self.config.eval.problems)
@@ -64,15 +64,15 @@ class TrainingRun(Run):
                 say(f"stopped after step {step} of {self.config.run.steps}; resume with: train.py {self.folder}/config.yaml")
         else:
             self.policy.export(self.folder / "model" if self.folder else None, self.tokenizer)
-            self.reporter.close()
+            self.reporter.bar.close()
             if self.folder:
                 write_report(self.folder, self.config, self.reporter.evaluations, time.perf_counter() - self.started)
-        self.ranks.barrier()  # signals are taken until the first rank has written all
+        self.ranks.barrier()  # signals are handled until the first rank has written all
 
     def finish_step(self, step: Step, batch: Batch, stats: UpdateStats) -> None:
         """See `Run.finish_step`."""
         config, before, number, position = self.config, self.state, step.number, self.order.position
-        carried = [] if self.over(number) else batch.surplus  # at the end they are waste
+        carried = [] if self.over(number) else batch.surplus  # after the last step they are wasted
         metrics = batch_metrics(batch, carried, position - before.position, config)
         metrics |= stats.metrics(self.ranks) | {"optimizer/lr": step.lr}
         shown = (batch.groups or batch.generated)[: config.run.save_rollouts]
@@ -89,16 +89,18 @@ class TrainingRun(Run):
         if config.eval.every and number % config.eval.every == 0 and not self.over(number):
             self.evaluate(number, config.eval.during_problems)
         seconds = time.perf_counter() - self.started
-        place = (number, position, self.policy.version, list(self.reporter.evaluations), seconds, self.reporter.written())
-        self.state = State(*place, batch.surplus, self.policy.nonfinite, empty)
+        self.state = State(
+            number, position, self.policy.version, list(self.reporter.evaluations), seconds, self.reporter.written(),
+            batch.surplus, self.policy.nonfinite, empty,
+        )  # fmt: skip
 
     def evaluate(self, step: int, problems: int) -> None:
         """Evaluates the policy on the first `problems` held-out problems and reports the result."""
         self.reporter.evaluation(step, evaluate(self.sampler, self.test[:problems], self.config.eval))
 
     def abort(self, batch: Batch) -> None:
-        """Ends a run whose optimizer steps keep failing; saves its last batch, and a checkpoint of the weights before it where
-        they are still those."""
+        """Ends a run that skipped too many optimizer steps. Saves the batch and, if it changed no weights, a checkpoint of the
+        state before it."""
         self.batches.save(self.state, batch.generated, self.order.position)
         if self.policy.version == self.state.version:
             self.checkpoints.ensure(self.policy, self.state)

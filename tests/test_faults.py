@@ -370,7 +370,7 @@ def test_a_full_disk_and_a_log_on_it_and_one_that_is_read_only(small, small_disk
         done = subprocess.run(command, stdout=log, stderr=subprocess.PIPE, text=True, env=environment, timeout=200, check=False)
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
-    assert re.search(r"cannot write \S+metrics\.jsonl: No space left on device; mend", done.stderr)
+    assert re.search(r"cannot write \S+metrics\.jsonl: No space left on device; solve that", done.stderr)
     rows = metrics(small_disk / "out")
     assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))
     assert not list((small_disk / "out").rglob("*.tmp"))

@@ -193,7 +193,7 @@ def test_another_tokenizer_model_or_reward_in_the_same_place_is_refused(tmp_path
         path.write_bytes(before)
 
     tokenizer = json.loads((model / "tokenizer_config.json").read_text())
-    refused(model / "tokenizer_config.json", json.dumps(tokenizer | {"pad_token": "1"}).encode(), "tokenizer")
+    refused(model / "tokenizer_config.json", json.dumps(tokenizer | {"pad_token": "-"}).encode(), "tokenizer")
     config = json.loads((model / "config.json").read_text())
     refused(model / "config.json", json.dumps(config | {"rope_theta": 7.0, "rope_parameters": None}).encode(), "model's config")
     refused(tmp_path / "mine.py", reward.replace("1", "2").encode(), "reward file")

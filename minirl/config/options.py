@@ -77,6 +77,9 @@ class VerifierConfig:
         "boxed", "name=math: the answer is the last \\boxed{}, or the whole response", choices=("boxed", "whole")
     )
     after: str | None = option("</think>", "name=math: the answer is searched after the last occurrence of this text")
+    ordered: bool = option(
+        False, "name=math, grader=exact: the order of a list counts; a problem's extra column ordered decides"
+    )
     workers: int = option(1, "verifier processes of each rank", minimum=1)
     timeout: float = option(5.0, "seconds after which the verification of a response times out", above=0)
     memory_mb: int = option(2048, "name=code: memory limit of a program, MiB of address space", minimum=64)
@@ -94,6 +97,7 @@ class VerifierConfig:
         options: dict[str, Any] = {}
         if self.name == "math":
             options = {"grader": self.grader, "answer": self.answer, "after": self.after}
+            options |= {"ordered": True} if self.ordered else {}
         elif self.name == "code":
             options = {"timeout": self.timeout, "memory_mb": self.memory_mb}
         if not self.rewards:

@@ -58,7 +58,8 @@ def test_a_run_that_is_stopped_after_a_step_again_and_again_is_the_same_run(whol
     for done in (1, 2, 3):
         begun(tmp_path / "out")
         assert (
-            f"stopped after step {done} of 8; resume with: train.py {tmp_path / 'out'}/config.yaml" in capsys.readouterr().out
+            f"stopped after step {done} of 8; resume with: python train.py {tmp_path / 'out'}/config.yaml"
+            in capsys.readouterr().out
         )
         assert not (tmp_path / "out" / "summary.json").exists()
     # every option is in the saved config, the time limit too
@@ -236,7 +237,7 @@ def test_a_signal_before_the_first_step_ends_the_run_there(module, phase, evalua
         patch.setattr(module, phase, interrupted)
         assert start(options) == 0
     printed = capsys.readouterr().out
-    assert f"stopped after step 0 of 8; resume with: train.py {tmp_path / 'out'}/config.yaml" in printed
+    assert f"stopped after step 0 of 8; resume with: python train.py {tmp_path / 'out'}/config.yaml" in printed
     assert printed.count("eval after step 0") == evaluations
     assert not (tmp_path / "out" / "metrics.jsonl").read_text()
     begun(tmp_path / "out", *few_problems(tmp_path))
@@ -296,7 +297,7 @@ def test_a_signal_to_any_rank_ends_the_run_after_its_step_and_leaves_no_process(
     os.kill(target, signal.SIGTERM)
     code, printed, left = job.end()
     assert (code, left) == (0, []), printed[-3000:]
-    assert f"resume with: train.py {tmp_path / 'out'}/config.yaml" in printed
+    assert f"resume with: python train.py {tmp_path / 'out'}/config.yaml" in printed
     rows = metrics(tmp_path / "out")
     assert f"stopped after step {len(rows)} of 100000" in printed
     assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))

@@ -84,6 +84,7 @@ def check(config: Config) -> None:
         require("{problem}" in d.template, f"data.template must contain {{problem}}, not just {d.template!r}")
     known = v.name in ("math", "code") or ".py:" in v.name
     require(known, f"verifier.name is math, code or file.py:function, not {v.name!r}")
+    require(not v.ordered or v.grader == "exact", f"verifier.ordered=true needs verifier.grader=exact, not {v.grader}")
     require(v.after != "", "verifier.after has no text: name what ends the thinking, or null to read the whole response")
     for entry in v.rewards:
         require(

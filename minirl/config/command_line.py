@@ -137,7 +137,7 @@ def unknown(key: str, value: Any, options: Sequence[str]) -> str:
     names |= {option.rpartition(".")[2]: option for option in (*reversed(options), *here)}  # its own section first
     near = difflib.get_close_matches(last, names, 1)
     closest = f"did you mean {names[near[0]]}?" if near else f"known here are {', '.join(known)}"
-    return f"unknown option {key}: {closest} (train.py --help lists all)"
+    return f"unknown option {key}: {closest} (python train.py --help lists all)"
 
 
 def coerce(value: Any, kind: Any, key: str) -> Any:

@@ -1,5 +1,6 @@
 """A training run: evaluation before and after; reports, checks, checkpoints and stops between steps."""
 
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -61,7 +62,8 @@ class TrainingRun(Run):
         if stopped:
             self.checkpoints.require(step)
             if self.ranks.main:
-                say(f"stopped after step {step} of {self.config.run.steps}; resume with: train.py {self.folder}/config.yaml")
+                command = f"python train.py {shlex.quote(f'{self.folder}/config.yaml')}"
+                say(f"stopped after step {step} of {self.config.run.steps}; resume with: {command}")
         else:
             self.policy.export(self.folder / "model" if self.folder else None, self.tokenizer)
             self.reporter.bar.close()
@@ -107,6 +109,6 @@ class TrainingRun(Run):
         step = f"{self.checkpoints.root.parent}/step{self.state.step + 1}"
         raise RunError(
             f"loss or gradient was not finite in {self.policy.nonfinite} optimizer steps in a row, all of them skipped; look "
-            f"at the last batch with train.py --replay {step}, then start another run with a lower optimizer.lr or "
-            "optimizer.max_grad_norm"
+            f"at the last batch with python train.py --replay {shlex.quote(step)}, then start another run with a lower "
+            "optimizer.lr or optimizer.max_grad_norm"
         )

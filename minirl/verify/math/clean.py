@@ -160,22 +160,22 @@ SPACES = re.compile(r"(?:(?<!\\)\\[,;:> ]|~)+")
 WORDS = r"\\text\s*\{[^{}]*\}"
 ANSWER = r"(?:(?:the|our|my)\s+)?(?:(?:final|correct)\s+)?(?:answer|result|solution|option|choice)\s*(?:is\b\s*:?|:|=)"
 CURRENCY = r"(?:USD|EUR|GBP|JPY|INR|CNY|RMB|CAD|AUD|Rs\.?|(?:US|HK|A|C)(?=\s*\\?\$))"
-# What stands before an answer and says nothing of it: "So the answer is", "Rs."; and a sign in words.
+# What stands before an answer and says nothing of it: \text{So the answer is}, Rs.; and a sign in words. Words count in
+# \text only: an answer that is a sentence is read leniently where that is asked for, and is otherwise a text.
 BEFORE: Rewrites = [
     (
         re.compile(
-            rf"^(\\text\s*\{{)?\s*(?:(?:so|thus|hence|therefore)\b,?\s+)?{ANSWER}\s*(\}})?(?=\s*[^\s}}])", re.IGNORECASE
+            rf"^\\text\s*\{{\s*(?:(?:(?:so|thus|hence|therefore)\b,?\s+)?{ANSWER}|(?:so|thus|hence|therefore)\b,?)"
+            r"\s*(?:(\})(?=\s*\S)|(?=[^\s}]))",
+            re.IGNORECASE,
         ),
-        lambda m: m[1] if m[1] and not m[2] else "",
-    ),
-    (
-        re.compile(
-            r"^(\\text\s*\{)?\s*(?:so|thus|hence|therefore)\b,?\s*(\})?(?=\s*(?:[\d$\\+.-]|[A-Za-z]\s*=))", re.IGNORECASE
-        ),
-        lambda m: m[1] if m[1] and not m[2] else "",
+        lambda m: "" if m[1] else r"\text{",
     ),
     (re.compile(rf"^(?:{CURRENCY}|\\text\s*\{{\s*{CURRENCY}\s*\}})\s*(?=(?:\\?\$\s*)?[\d.])"), ""),
-    (re.compile(r"^(?:negative|minus|\\text\s*\{\s*(?:negative|minus)\s*\})\s*(?=[\d.]|\\frac|\\sqrt)", re.IGNORECASE), "-"),
+    (
+        re.compile(r"^(?:negative|minus|\\text\s*\{\s*(?:negative|minus)\s*\})\s*(?=[\d.]|\\frac|\\sqrt)", re.IGNORECASE),
+        "-",
+    ),
 ]
 MULTIPLIERS = {
     "dozen": "12", "hundred": "10^2", "thousand": "10^3", "lakh": "10^5", "lac": "10^5", "million": "10^6", "crore": "10^7",

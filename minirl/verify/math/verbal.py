@@ -32,7 +32,7 @@ MONTH_NAMES = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "o
 
 # A choice with what it says: "(E) 12", "E: text", "Option E", "E)". Not two of them, and none that is taken back.
 CHOICE = re.compile(
-    r"[\s$]*(?:(?i:the )?(?i:option|choice|answer)\s*(?:is\b)?\s*:?\s*\(?([A-H])\)?\.?[\s$]*"
+    r"[\s$]*(?:(?i:the )?(?i:correct |final )?(?i:option|choice|answer)\s*(?:is\b)?\s*:?\s*\(?([A-H])\)?\.?[\s$]*"
     r"|([A-H])\s*\)[\s$]*|(?:\(([A-H])\)\s*[.:]?|([A-H])\s*[.:)])(?:[\s$~\\,;]*\s[\s$]*|(?<=\))(?=\d|\\frac|\\text))(?![+*/^=<>≤≥_!,;&)]|-(?!\d))(\S.*))"
 )
 CHOSEN = re.compile(r"[A-H]\s*[).:]|(?i:option|choice|answer)")

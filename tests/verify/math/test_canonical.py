@@ -249,8 +249,8 @@ x ≥ 3 ~ [3,\infty)
 \begin{cases}x=1\\y=2\end{cases} ~ x=1,y=2
 \text{Answer: }73 ~ 73
 \text{The answer is }\frac12 ~ 1/2
-So the final answer is 73 ~ 73
-Therefore, x = 73 ~ 73
+\text{Therefore, } x = 73 ~ 73
+\text{So the answer is 73} ~ 73
 __73__ ~ 73
 *73* ~ 73
 12*18*11 ~ 2376
@@ -427,6 +427,8 @@ x\equiv 5 \pmod{7} ~ x\equiv 5\pmod{8}
 2x\equiv 4\pmod 6 ~ x\equiv 4\pmod 6
 a+b, a,b\in\mathbb{N} ~ a+b
 The answer is not 5 ~ 5
+The answer is 5 ~ 5
+\text{The answer is not }5 ~ 5
 5 x/s ~ 5
 (A)+1 ~ A
 \begin{cases} x & x>0\\ -x & x<0\end{cases} ~ x

@@ -255,7 +255,7 @@ class Evaluator:
             if name == "binom" and n.bit_length() * min(k, n - k) <= MAX_BITS:
                 return Fraction(math.comb(n, k))
         numbers = [real(v) for v in values]
-        spend(COST[name] * (3 if any(isinstance(n, context.mpc) for n in numbers) else 1))
+        spend(COST[name] * (8 if any(isinstance(n, context.mpc) for n in numbers) else 1))
         self.large_operations += 1
         if self.large_operations > MAX_LARGE_OPERATIONS or any(n != 0 and log2(n) > 50 for n in numbers):
             raise Unbounded("too many or too large factorials")

@@ -14,6 +14,7 @@ alone. Exit code 1 for any finding, which is printed with its number.
 
 import argparse
 import contextlib
+import fcntl
 import json
 import os
 import random
@@ -238,6 +239,21 @@ def processes() -> set[str]:
     return found
 
 
+def in_use(path: Path) -> bool:
+    """Whether it is a sandbox's folder of somebody else's at work now, who holds a lock on it, or gone by now."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 def run_sandbox(seed: int, cases: Iterator[int], end: float) -> tuple[int, list[str]]:
     """Programs through the pool as training does; then what they left behind."""
     findings, count = [], 0
@@ -261,7 +277,9 @@ def run_sandbox(seed: int, cases: Iterator[int], end: float) -> tuple[int, list[
     findings += [f"left running: {line}" for line in processes()]
     for place, names in before.items():
         findings += [
-            f"left in {place}: {name}" for name in set(os.listdir(place)) - names if name.startswith(("fuzz", "minirl"))
+            f"left in {place}: {name}"
+            for name in set(os.listdir(place)) - names
+            if name.startswith(("fuzz", "minirl")) and not in_use(Path(place, name))
         ]
     return count, findings
 

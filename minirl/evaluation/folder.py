@@ -32,6 +32,12 @@ class Folder:
     def check(self, manifest: Row) -> bool:
         """Whether this evaluation was begun here. ConfigError when another one was, with the first difference."""
         begun = self.path / "evaluation.json"
+        try:
+            begun.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:  # a name that is too long, a folder of somebody else's
+            raise ConfigError(f"cannot use the folder {self.path}: {error.strerror}") from None
         if begun.is_file() and not any(p.is_file() and p.stat().st_size for p in (self.samples, *self.parts())):
             return False  # the evaluation ended before its first sample
         if not begun.is_file():

@@ -53,12 +53,16 @@ def finished(config: Config) -> str | None:
     ConfigError when it is a run with another config.
     """
     folder = folder_of(config)
-    if folder is None or config.run.resume != "auto" or not (folder / "summary.json").exists():
+    if folder is None or config.run.resume != "auto":
         return None
     try:
         steps = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["steps"]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except (ValueError, KeyError, TypeError):
         return None  # truncated or edited: the run writes it again
+    except OSError as error:  # a name that is too long, a folder of somebody else's
+        raise ConfigError(f"cannot use the run folder {folder}: {error.strerror}") from error
     old, _, _ = changes(folder, config)
     if steps < config.run.steps and (old.run.steps, old.run.epochs) != (config.run.steps, config.run.epochs):
         return None

@@ -7,7 +7,7 @@ Rows of mathematics: problem (may be left out), answer (the right one; "gold" is
 response is a whole response, and its answer is what stands in its last complete box. A pred is an answer, and is
 compared as it stands, without a box around it. --lenient reads both as benchmarks of texts without boxes do: boxes,
 else what follows "answer is", "A:" or "####", else the last formula, else the last number, never a part of one.
-Rows of code: prompt, tests, response, and entry_point, timeout where they apply. Rows of either kind may
+Rows of code: problem (or prompt), tests, response, and entry_point, timeout where they apply. Rows of either kind may
 have id, and expected (true or false): the rows that disagree with it are named.
 
 Exit code 2, and one sentence, for a file or a row that cannot be read; 1 when the verifier cannot work here.
@@ -57,6 +57,8 @@ def read_rows(path: Path, code: bool) -> list[Row]:
             raise BadRow(f"{path}, line {number}: not JSON: {error}") from error
         if not isinstance(row, dict):
             raise BadRow(f"{path}, line {number}: a row must be an object, not {type(row).__name__}")
+        if code and "prompt" not in row and "problem" in row:
+            row["prompt"] = row["problem"]
         for names in COLUMNS["code" if code else "math"]:
             kinds = (str, dict, list) if "tests" in names else str
             if not isinstance(found := column(row, *names), kinds):

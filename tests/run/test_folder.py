@@ -5,7 +5,7 @@ import contextlib
 import pytest
 
 from minirl.config.command_line import load
-from minirl.run.folder import differences, run_folder
+from minirl.run.folder import differences, finished, run_folder
 from minirl.utils.errors import ConfigError
 
 
@@ -34,6 +34,8 @@ def test_a_name_that_is_too_long_for_the_file_system_is_bad_input(tmp_path, name
         run_folder(load(["--run-dir", str(tmp_path / name)])),
     ):
         pass
+    with pytest.raises(ConfigError, match=r"cannot use the run folder .*too long"):  # which is asked before
+        finished(load(["--run-dir", str(tmp_path / name)]))
 
 
 def test_bad_input_empties_a_linked_folder_and_is_said(tmp_path):

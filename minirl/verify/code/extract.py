@@ -11,6 +11,9 @@ from minirl.verify.code.needed import ASSIGNED, DEFINITION, defined_in, with_nee
 
 RESPONSE_CHARACTERS = 500_000  # of a response; what comes before its last so many is not looked at
 BLOCKS = 64  # the last ones of a response
+AFTER_TEXT = re.compile(r"([^\s`~>])[ \t]*+(```(?:python3?|py)[ \t]*+\n)")  # a fence at the end of a line of text
+QUOTED, QUOTED_FENCE = re.compile(r"^ {0,3}> ?", re.MULTILINE), re.compile(r"^ {0,3}> ?(?:```|~~~)", re.MULTILINE)
+SENTENCE = re.compile(r"[A-Z][\w']*+,?(?: [`(]?[\w'.()]++[`),;:]*){2,}")
 FENCE = re.compile(r"([ \t]*+)(`{3,}+|~{3,}+)[ \t]*+([^`]*+)")
 PYTHON = re.compile(r"\{?\.?(?:py|py3|ipython3?|python[\d.]*)(?![\w-])", re.IGNORECASE)
 # Strings and comments of a line, as far as they hide triple quotes from each other.
@@ -55,18 +58,23 @@ def extract_code(response: str, prompt: str = "", entry_point: str | None = None
     the text, if its first line looks like Python; after the prompt, if it goes on with a function that the prompt begins;
     else the text from its first line that starts a definition or an import.
     """
-    response = response[-RESPONSE_CHARACTERS:].replace("\r\n", "\n").replace("\r", "\n")
+    response = response[-RESPONSE_CHARACTERS:].replace("\r\n", "\n").replace("\r", "\n").replace("\ufeff", "")
+    response = AFTER_TEXT.sub(r"\1\n\2", response)
     prompt = prompt.replace("\r\n", "\n")
     opened = next((block for block in blocks_of(prompt)[-1:] if not block.closed), None)
-    blocks = blocks_of(response, opened)
+    blocks = blocks_of(response, opened) or blocks_of(QUOTED.sub("", response) if QUOTED_FENCE.search(response) else "")
     if not blocks:
-        return without_fence(response, prompt)
+        return without_fence(response, prompt, program)
     if blocks[0].continues and indented(blocks[0].lines):  # the body of a function that the prompt began
         begun = opened.lines if opened is not None else prompt.splitlines(keepends=True)
         blocks[0].lines = begun + blocks[0].lines if any(CODE_LINE.match(line) for line in begun) else blocks[0].lines
     marked = [block.text for block in blocks if PYTHON.match(block.language)]
     unmarked = [block.text for block in blocks if not block.language]
     texts = [text for text in marked or unmarked if text.strip()][-BLOCKS:]
+    if len(blocks) == 1 and texts and indented(blocks[0].lines) and not CODE_LINE.match(texts[0]):
+        begun = prompt.splitlines(keepends=True)  # the body of a function that the prompt begins, in a block of its own
+        if opened is None and looks_like_code(begun) and any(CODE_LINE.match(line) for line in begun):
+            texts = ["".join([*begun, *blocks[0].lines])]
     if entry_point and not any(defines(text, entry_point) for text in texts):
         others = unmarked[-BLOCKS:]
         texts = others if any(defines(text, entry_point) for text in others) else texts
@@ -158,6 +166,8 @@ def choose(texts: list[str], entry_point: str | None, program: bool) -> int:
         for index in reading:  # functions only: the block that calls them
             names = defined_in(texts[index])
             callers = [later for later in range(index + 1, len(texts)) if runs(texts[later]) and names & words_of(texts[later])]
+            if not callers and not PRINTS.search(texts[index]):  # step by step: one block reads, another prints
+                callers = [later for later in range(index + 1, len(texts)) if PRINTS.search(texts[later])]
             return callers[0] if callers else index
         return next((index for index in backwards if PRINTS.search(texts[index])), len(texts) - 1)
     if entry_point:
@@ -189,11 +199,24 @@ def looks_like_code(lines: list[str]) -> bool:
     return any(pattern.match(first) for pattern in (CODE_LINE, ASSIGNED, STATEMENT))
 
 
-def without_fence(response: str, prompt: str) -> str | None:
+def until_prose(lines: list[str]) -> str:
+    """A program without what is said after it: from the first sentence at the left margin on, outside of strings."""
+    quote = ""
+    for number, line in enumerate(lines):
+        if number and not quote and SENTENCE.match(line) and not looks_like_code([line]):
+            return "".join(lines[:number])
+        quote = quote_after(line, quote)
+    return "".join(lines)
+
+
+def without_fence(response: str, prompt: str, program: bool = False) -> str | None:
     """The program in a text without fences, or None."""
     lines, begun = response.splitlines(keepends=True), prompt.splitlines(keepends=True)
     inside = indented(lines) or (begun and begun[-1] != "" and not begun[-1].strip() and begun[-1][-1:] != "\n")
     if looks_like_code(lines):
         begins = inside and looks_like_code(begun) and any(CODE_LINE.match(line) for line in begun)
-        return prompt + response if begins else response
-    return next(("".join(lines[number:]) for number, line in enumerate(lines) if CODE_LINE.match(line)), None)
+        return prompt + until_prose(lines) if begins else until_prose(lines)
+    for number, line in enumerate(lines):
+        if CODE_LINE.match(line) or (program and READS.search(line) and looks_like_code([line])):
+            return until_prose(lines[number:])
+    return None

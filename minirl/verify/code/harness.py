@@ -9,8 +9,10 @@ import ast
 import builtins
 import contextlib
 import functools
+import importlib
 import inspect
 import io
+import os
 import pathlib
 import re
 import sys
@@ -21,7 +23,7 @@ from typing import Any
 
 from minirl.verify.code.channel import OPERATIONS, BadTests, Gone, Peer, describe
 from minirl.verify.code.compare import brief, same
-from minirl.verify.code.names import comparers, imports_all_of, names_in, real_names
+from minirl.verify.code.names import compared_with, comparers, imports_all_of, names_in, real_names
 from minirl.verify.code.remote import Remote
 
 
@@ -68,7 +70,9 @@ def judge(sock: Any, payload: dict[str, Any]) -> dict[str, str]:
 
 def names_of_prelude(prelude: str) -> dict[str, Any]:
     """What the prompt defines, for the tests. BadTests when it fails: then it fails in the candidate's process too."""
-    names: dict[str, Any] = {"__name__": "tests"}
+    module = types.ModuleType("tests")  # __main__ for unittest.main(), which looks for the tests there
+    sys.modules["__main__"], sys.argv = module, ["tests"]
+    names = module.__dict__
     try:
         exec(compile(prelude, "<prompt>", "exec", dont_inherit=True), names)
     except BaseException as error:
@@ -133,12 +137,19 @@ def run_script(peer: Peer, payload: dict[str, Any], names: dict[str, Any], missi
     module.__all__ = []  # type: ignore[attr-defined]  # what a script uses is in `names`: a star overrides nothing
     sys.modules["solution"] = module
     used, owed, bound = names_in(tree)
+    called = set(owed)
     everything = entry is None or imports_all_of(tree, "solution")
     owed |= set(re.findall(r"\w+", payload["prompt"])) | (used if everything else {entry})
     foreign = comparers(tree, entry) - trusted - bound - set(re.findall(r"\w+", payload["prompt"]))
+    if not everything:  # a tolerance or an expected value is nobody's
+        asked = {name for pair in re.findall(r"`(\w+)|^\s*(\w+)\s*[:=]", payload["prompt"], re.MULTILINE) for name in pair}
+        prose = {name for name in owed if name.islower()} - called
+        foreign |= compared_with(tree) - trusted - bound - asked - (owed - prose) - {entry}
     peer.heard = heard = False
     real = real_names(tree, used - trusted - bound, entry, payload["prompt"])
     names |= real
+    if re.search(r"\bnumpy\b|\bnp\b", payload["tests"]):
+        compare_sizes_in_numpy()
     missing |= foreign - set(real)
     for name in (used - missing - set(real) - trusted - bound) | ({entry} if entry else set()):
         try:
@@ -159,14 +170,37 @@ def run_script(peer: Peer, payload: dict[str, Any], names: dict[str, Any], missi
         functions["check"](Remote(peer, entry))
         return
     for name, function in functions.items():
-        fixtures = function.__code__.co_varnames[: function.__code__.co_argcount]
-        if name.startswith("test") and set(fixtures) <= set(FIXTURES):
-            run_test(peer, function, fixtures)
+        names_wanted = function.__code__.co_varnames[: function.__code__.co_argcount]
+        for values in parameters_of(function) if name.startswith("test") else ():
+            fixtures = tuple(wanted for wanted in names_wanted if wanted not in values)
+            if set(fixtures) <= set(FIXTURES):
+                run_test(peer, function, fixtures, values)
     cases = getattr(sys.modules.get("unittest"), "TestCase", ())
     for kind in [value for value in names.values() if isinstance(value, type) and issubclass(value, cases)]:
         kind.setUpClass()  # type: ignore[attr-defined]
         for test in sys.modules["unittest"].defaultTestLoader.loadTestsFromTestCase(kind):
             run_test(peer, test.debug)
+
+
+def compare_sizes_in_numpy() -> None:
+    """To numpy an empty list is close to every number, as there is no element that is not: here it is close to none."""
+    try:
+        numpy, testing = importlib.import_module("numpy"), importlib.import_module("numpy.testing")
+    except ImportError:
+        return
+    allclose, assert_allclose = vars(numpy)["allclose"], vars(testing)["assert_allclose"]
+
+    def both_empty_or_none(a: Any, b: Any) -> bool:
+        return (numpy.size(a) == 0) == (numpy.size(b) == 0)
+
+    def strict_allclose(a: Any, b: Any, *args: Any, **kwargs: Any) -> bool:
+        return both_empty_or_none(a, b) and bool(allclose(a, b, *args, **kwargs))
+
+    def strict_assert_allclose(actual: Any, desired: Any, *args: Any, **kwargs: Any) -> None:
+        assert both_empty_or_none(actual, desired), "one of them is empty"
+        assert_allclose(actual, desired, *args, **kwargs)
+
+    vars(numpy)["allclose"], vars(testing)["assert_allclose"] = strict_allclose, strict_assert_allclose
 
 
 def of_solution(peer: Peer, name: str) -> Any:
@@ -184,13 +218,55 @@ def of_solution(peer: Peer, name: str) -> Any:
     return value
 
 
-def run_test(peer: Peer, function: Any, fixtures: tuple[str, ...] = ()) -> None:
+def run_test(peer: Peer, function: Any, fixtures: tuple[str, ...] = (), values: dict[str, Any] | None = None) -> None:
     """A test function. What the candidate changed of the arguments that it got is taken back: the next test has its own."""
     peer.undo.clear()
     with contextlib.ExitStack() as stack:
-        function(**{name: stack.enter_context(FIXTURES[name]()) for name in fixtures})
+        function(**{name: stack.enter_context(FIXTURES[name]()) for name in fixtures}, **(values or {}))
     while peer.undo:
         peer.undo.pop()()
+
+
+def parameters_of(function: Any) -> list[dict[str, Any]]:
+    """The arguments of each run of a test function that pytest.mark.parametrize gave it; one run without any, otherwise."""
+    runs: list[dict[str, Any]] = [{}]
+    for mark in getattr(function, "pytestmark", ()):
+        if mark.name == "parametrize":
+            names, rows = [*mark.args, *mark.kwargs.values()][:2]
+            names = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+            rows = [getattr(row, "values", row) for row in rows]  # pytest.param
+            rows = [(row,) if len(names) == 1 and type(row).__name__ != "ParameterSet" else row for row in rows]
+            runs = [run | dict(zip(names, row, strict=True)) for row in rows for run in runs]
+    return runs
+
+
+class Patches:
+    """pytest's monkeypatch, as far as attributes, items and the environment go."""
+
+    def __enter__(self) -> "Patches":
+        self.stack = contextlib.ExitStack()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stack.close()
+
+    def setattr(self, target: Any, name: Any, *value: Any, raising: bool = True) -> None:
+        if isinstance(target, str):  # "module.name", value
+            module, _, attribute = target.rpartition(".")
+            target, name, value = importlib.import_module(module), attribute, (name,)
+        nothing = object()
+        old = getattr(target, name, nothing)
+        self.stack.callback(lambda: delattr(target, name) if old is nothing else setattr(target, name, old))
+        setattr(target, name, *value)
+
+    def setitem(self, target: Any, key: Any, value: Any) -> None:
+        nothing = object()
+        old = target.get(key, nothing)
+        self.stack.callback(lambda: target.pop(key) if old is nothing else target.__setitem__(key, old))
+        target[key] = value
+
+    def setenv(self, name: str, value: str) -> None:
+        self.setitem(os.environ, name, value)
 
 
 class Captured:
@@ -215,4 +291,4 @@ def temporary_folder() -> Any:
     yield pathlib.Path(tempfile.mkdtemp())
 
 
-FIXTURES: dict[str, Any] = {"capsys": Captured, "tmp_path": temporary_folder}
+FIXTURES: dict[str, Any] = {"capsys": Captured, "tmp_path": temporary_folder, "monkeypatch": Patches}

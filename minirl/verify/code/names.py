@@ -89,6 +89,19 @@ def comparers(tree: ast.AST, entry: str | None) -> set[str]:
     return found - {entry}
 
 
+def compared_with(tree: ast.AST) -> set[str]:
+    """The names of plain values, not of classes, that stand in a comparison, but in no call there: `abs(f(2) - 4) < tol`."""
+    found: set[str] = set()
+    pending: list[tuple[ast.AST, bool]] = [(tree, False)]
+    while pending:
+        node, inside = pending.pop()
+        inside = (inside or isinstance(node, ast.Compare)) and not isinstance(node, (ast.Call, ast.Attribute))
+        if inside and isinstance(node, ast.Name) and (node.id.islower() or (node.id.isupper() and len(node.id) > 1)):
+            found.add(node.id)
+        pending += [(child, inside) for child in ast.iter_child_nodes(node)]
+    return found
+
+
 def imports_all_of(tree: ast.AST, module: str) -> bool:
     stars = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == module]
     return any(alias.name == "*" for node in stars for alias in node.names)

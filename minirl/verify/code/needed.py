@@ -8,6 +8,7 @@ CODE_CHARACTERS = 200_000  # of a program; longer ones are not run
 DEFINITION = re.compile(r"(?:async\s++def|def|class)\s++(\w++)")
 ASSIGNED = re.compile(r"(\w++(?:\s*+,\s*+\w++)*+)\s*+(?::[^=\n]*+)?[-+*/%&|^@<>]{0,2}=(?!=)")
 IMPORTED = re.compile(r"(?:from\s++\S++\s++)?import\s++(.++)")
+MANY_LINES = re.compile(r"^(from[ \t]++\S++[ \t]++import[ \t]*+)\(([^()]{0,2000})\)", re.MULTILINE)
 WORD = re.compile(r"[^\W\d]\w*+")
 USED = re.compile(r"(?<![\w.])[^\W\d]\w*+")
 COMMENT = re.compile(r"#.*")
@@ -77,7 +78,7 @@ def parts_of(text: str) -> list[str]:
 def defined_in(text: str, imports: bool = True) -> set[str]:
     """The names that lines at the left margin define, assign or import."""
     found: set[str] = set()
-    for line in text.split("\n"):
+    for line in MANY_LINES.sub(lambda m: m[1] + m[2].replace("\n", " "), text).split("\n"):
         if line[:1] in ("", " ", "\t", "#", "@"):
             continue
         if match := DEFINITION.match(line):

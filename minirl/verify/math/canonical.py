@@ -47,7 +47,7 @@ FACTORIAL = re.compile(r"[^\d\s]\s*!|choose|binom(?!\s*\{\s*\d+\s*\}\s*\{\s*\d+|
 MAX_FUNCTIONS, MAX_FACTORIALS = 200, 12
 
 
-PRINTED = re.compile(r"\d*+(?:\{\d++\}\d*+)+")  # 5{6} prints as 56
+PRINTED = re.compile(r"\d*+(?:(?:\\text\s*+)?\{\d++\}\d*+)+")  # 5{6} and 5\mathbf{6} print as 56
 INTEGER = re.compile(r"-?\d{1,4000}")
 SIMPLE = re.compile(r"([-+]?)(\d+(?:\.\d*)?|\.\d+)(?:/(\d+))?|([-+]?)\\[dt]?frac\{(-?\d+)\}\{(\d+)\}")
 OUTER = re.compile(r";|(?<![A-Za-z\\])or(?![a-z])|∨|\\\\")
@@ -59,9 +59,11 @@ SYNONYMS = {"doesnotexist": "dne", "nosolutions": "nosolution", "norealsolutions
 WORDS = re.compile(r"[A-Za-z][A-Za-z .'\-]*")
 # Digits with signs between them that are no arithmetic: 2024-01-05, 1-800-5, 1/2/2024, 2018-2019.
 CODE = re.compile(r"\d+(?:-\d+){2,}|\d+(?:/\d+){2,}|[12]\d{3}-[12]\d{3}")
+CONGRUENT = re.compile(r"((.{1,40}?)\\equiv(?![a-zA-Z]))?([^=\\]{1,200}?)\\mod(?![a-zA-Z])([^=\\]{1,200})")  # x ≡ 5 mod 7
 IN_WORDS = re.compile(r"(\S+)\s+to\s+(\S+)")
 REALS = re.compile(
-    r"\\mathbb\s*\{?\s*R\s*\}?\s*(?:\^\s*\{?\s*([-+*])\s*\}?|_\s*\{\s*([<>≤≥≠])\s*0\s*\}|_\s*\{?\s*\+\+\s*\}?)?"
+    r"\\mathbb\s*\{?\s*R\s*\}?\s*(?:\^\s*\{?\s*([-+*])\s*\}?|_\s*\{\s*([<>≤≥≠])\s*0\s*\}|_\s*\{?\s*\+\+\s*\}?"
+    r"|(?:_\s*\{?\s*\+\s*\}?\s*\^\s*\{?\s*\*|\^\s*\{?\s*\*\s*\}?\s*_\s*\{?\s*\+)\s*\}?)?"
     r"|(?:the set of |the )?(?:all )?(positive|negative|non-?negative|non-?positive|non-?zero|)\s*(?:real numbers|reals)"
     r"(?: (?:except|other than|not equal to) (?:for )?(.{1,40}))?",
     re.IGNORECASE | re.ASCII,
@@ -133,9 +135,10 @@ def bracketed(text: str) -> Tree | None:
     if not encloses(text):
         return None
     inside = text[len(opening) : len(text) - len(closing)]
-    if opening == r"\{" and (built := re.split(r"\\mid|\||(?<=[a-zA-Z} ]):", inside, maxsplit=1))[1:]:
+    if opening == r"\{" and (built := re.split(r"\\mid(?![a-z])|\||(?<=[a-zA-Z}) ]):|(?<=\^\d):", inside, maxsplit=1))[1:]:
         if not lone_name(re.sub(r"∈\s*\\mathbb\s*\{?\s*R\s*\}?\s*$", "", built[0])):
-            raise Unreadable("a set of more than values of a name")
+            element_key = (text_tree if "∈" in built[0] else element)(built[0]).key
+            return Tree("relation", f"all {element_key} where {text_tree(built[1]).key}")
         return whole(built[1])  # {x | condition, condition}
     if re.search(r",\s", inside):  # in "1,000, 2,000" only the commas before a space separate
         inside = without_commas(inside)
@@ -182,6 +185,11 @@ def element(text: str) -> Tree:
     plain = strip(re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", text))
     if found := moment(plain) or numeral(plain) or part_of_reals(plain) or words(plain, wrapped=plain != text):
         return found
+    if congruent := CONGRUENT.fullmatch(text):
+        _, left, right, modulus = congruent.groups()
+        if left is not None and (" " in left.strip() or not lone_name(left)):
+            raise Unreadable("a congruence of more than a name")
+        return Tree("relation", f"{element(right).key} mod {element(modulus).key}")
     if (said := IN_WORDS.fullmatch(plain)) and all(SIMPLE.fullmatch(side) for side in said.groups()):
         return ratio(plain, list(said.groups()))
     pieces, signs_ = split(text, SYMMETRIC)
@@ -216,7 +224,7 @@ def element(text: str) -> Tree:
     if CODE.fullmatch(text):
         return text_tree(text)
     if PRINTED.fullmatch(text):
-        return number_tree(Fraction(integer(re.sub(r"[{}]", "", text))))
+        return number_tree(Fraction(integer(re.sub(r"\\text\s*|[{}]", "", text))))
     return expression_tree(parse(without_commas(text)))
 
 
@@ -227,7 +235,7 @@ def part_of_reals(text: str) -> Tree | None:
         return None
     symbol, compared, word, excepted = found.groups()
     sign = SIGN_OF.get((symbol or compared or word or "").lower().replace("-", "") or (symbol or ""))
-    sign = ">" if text.replace(" ", "").endswith("_{++}") else sign
+    sign = ">" if re.search(r"\+\+|\+\s*\}?\s*\^|\*\s*\}?\s*_", text) else sign
     region = region_tree([LINE]) if sign is None else half_line(number_tree(Fraction(0)), sign)
     if excepted is None:
         return region
@@ -304,10 +312,10 @@ def words(text: str, wrapped: bool) -> Tree | None:
 
 
 def named(piece: str) -> tuple[str | None, str]:
-    """("x", "5") of "x = 5"; (None, piece) when there is no single name before a single equals sign."""
+    """("x", "5") of "x = 5", ("x", "2+3=5") of a chain; (None, piece) when no single name stands before an equals sign."""
     parts, signs = split(piece, RELATION)
-    name = lone_name(parts[0]) if signs == ["="] else None
-    return (name, parts[1]) if name and not name.startswith("(") else (None, piece)
+    name = lone_name(parts[0]) if set(signs) == {"="} else None
+    return (name, "=".join(parts[1:])) if name and not name.startswith("(") else (None, piece)
 
 
 def whole(text: str, ordered: bool = False) -> Tree:
@@ -429,8 +437,9 @@ def read(answer: str, ordered: bool = False) -> Tree:
     work.done = 0
     try:
         tree = whole(text, ordered)
-        single = tree.kind == "set" and len(tree.items) == 1 and tree.items[0].kind != "set"
-        return tree.items[0] if single else tree  # {5} is 5, but {{5}} and {{}} are no numbers and no sets of numbers
+        single = tree.kind == "set" and len(tree.items) == 1 and tree.items[0].kind not in ("set", "expression")
+        # {5} is 5, but {{5}} and {{}} are no numbers and no sets of numbers, and {x} may be a fractional part.
+        return tree.items[0] if single else tree
     except (Unreadable, Unbounded, Undefined, TooMuchWork):
         return text_tree(text)
 

@@ -24,12 +24,18 @@ SIGNS: dict[int, str | None] = {ord(sign): spelling for sign, spelling in {
     "→": r"\to ", "⇒": r"\Rightarrow ", "⟹": r"\Rightarrow ", "⇔": r"\Leftrightarrow ", "⟺": r"\Leftrightarrow ",
     "⊂": r"\subset ", "⊃": r"\supset ", "⊆": r"\subseteq ", "⊇": r"\supseteq ", "∥": r"\parallel ", "⊥": r"\perp ",
     "∠": r"\angle ", "△": r"\triangle ", "≡": r"\equiv ", "≅": r"\cong ", "∼": r"\sim ", "∘": r"\circ ", "⊕": r"\oplus ",
-    "⊗": r"\otimes ", "∂": r"\partial ", "¬": r"\neg ",
+    "⊗": r"\otimes ", "∂": r"\partial ", "¬": r"\neg ", "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ",
+    "⌉": r"\rceil ", "∆": r"\Delta ", "∇": r"\nabla ", "∑": r"\sum ", "∏": r"\prod ", "∫": r"\int ", "∀": r"\forall ",
+    "∃": r"\exists ",
+    "∉": r"\notin ", "∝": r"\propto ", "≪": r"\ll ", "≫": r"\gg ", "↦": r"\mapsto ", "↔": r"\leftrightarrow ",
+    "←": r"\leftarrow ", "⟶": r"\to ", "∎": r"\blacksquare ", "■": r"\blacksquare ", "□": r"\square ", "″": "''",
 }.items()}
 SIGNS |= {ord(letter): rf"\mathbb{{{plain}}}" for letter, plain in zip("ℝℤℕℚℂ", "RZNQC", strict=True)}
 SIGNS |= {ord(sign): "$" for sign in "€£¥￥₹₽₩₪₫₱฿¢"}  # which currency does not count
 SIGNS |= {ord(dash): "-" for dash in "‐‑‒—―﹣－"}
-SIGNS |= {ord(mark): None for mark in "\u200b\u200c\u200d\u200e\u200f\u2060\ufeff\u00ad✓✔☑✅∴"}
+SIGNS |= {ord(mark): None for mark in "\ufe0f✓✔☑✅∴"}
+SIGNS |= {code: None for code in range(0x2100) if unicodedata.category(chr(code)) == "Cf"}  # of no width
+SIGNS[0xFEFF] = None
 SIGNS |= {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F) if code not in SIGNS}  # full width
 SIGNS |= {ord(sign): rf"\{name} " for sign, name in zip(
     "ΓΔΘΛΞΣΦΨΩ", ("Gamma", "Delta", "Theta", "Lambda", "Xi", "Sigma", "Phi", "Psi", "Omega"), strict=True)}
@@ -45,11 +51,12 @@ SPELLINGS = {  # commands by what they are replaced with
     r"\{": ("lbrace",), r"\}": ("rbrace",), "|": ("lvert", "rvert", "vert", "lVert", "rVert"),
     r"\frac": ("dfrac", "tfrac", "cfrac", "nicefrac", "sfrac", "xfrac", "flatfrac"), r"\binom": ("dbinom", "tbinom"),
     r"\tan": ("tg",), r"\cot": ("ctg", "cotg"), r"\arctan": ("arctg",), r"\angle": ("measuredangle", "sphericalangle"),
+    r"\mod": ("pmod", "bmod"),
     r"\to": ("rightarrow", "longrightarrow"), r"\Rightarrow": ("implies", "Longrightarrow"), r"\neg": ("lnot",),
     r"\Leftrightarrow": ("iff", "Longleftrightarrow"), r"\Omega": ("ohm",),
     "∨": ("lor", "vee"), "∧": ("land", "wedge"), " ": (
         "quad", "qquad", "enspace", "thinspace", "medspace", "thickspace", "enskip", "space", "nobreakspace", "hfill",
-        "strut", "mathstrut", "relax", "null", "noindent", "newline", "checkmark", "therefore",
+        "strut", "mathstrut", "relax", "null", "noindent", "newline", "checkmark", "therefore", "because",
     ),
     r"\text": (
         "text", "textbf", "textit", "textrm", "textnormal", "textsf", "texttt", "textsc", "textup", "textmd", "emph",
@@ -66,6 +73,8 @@ SPELLINGS = {  # commands by what they are replaced with
 FONT = r"\\(?:rm|bf|it|sf|tt|cal|em|sl)(?![a-zA-Z])"
 LENGTH = r"-?\d*\.?\d+\s*(?:pt|em|ex|mu|mm|cm|in|sp)"
 BOLD = r"\\(?:vec|mathbf|boldsymbol|bm|overrightarrow|hat|mathbb)(?![a-zA-Z])"
+BRACES = r"\{(?:[^{}]|\{[^{}]*\})*\}"
+LINES = "equation|align|aligned|alignat|flalign|gather|gathered|split|multline|eqnarray|displaymath|math|center"
 PREFIXES = "kilo|centi|milli|micro|nano|deci|mega|giga"
 Rewrites = list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]]
 
@@ -88,7 +97,23 @@ LATEX: Rewrites = [  # before commands are brought to one spelling
     (re.compile(r"\\ang\s*\{([^{}]*)\}"), r"\1°"),
     (re.compile(r"\\(?:hspace|vspace|[hv]?phantom|label|tag|color)\*?\s*\{[^{}]*\}"), " "),
     (re.compile(rf"\\(?:hskip|kern|mskip|mkern)\s*{LENGTH}"), " "),
-    (re.compile(r"\\(?:textcolor|colorbox)\s*(?:\[[^\[\]]*\])?\s*\{[^{}]*\}"), ""),
+    (re.compile(r"\\(?:textcolor|colorbox|fcolorbox\s*\{[^{}]*\})\s*(?:\[[^\[\]]*\])?\s*\{[^{}]*\}"), ""),
+    (re.compile(rf"\\(?:under|over)brace\s*({BRACES})(?:\s*[_^]\s*(?:{BRACES}|\w))?"), r"\1"),
+    (
+        re.compile(rf"\\begin\s*\{{({LINES})\*?\}}(.*?)\\end\s*\{{\1\*?\}}"),
+        lambda m: m[2].replace("&", " ").replace(r"\\", r" \\ "),
+    ),
+    (re.compile(r"\\begin\s*\{cases\}([^&]*?)\\end\s*\{cases\}"), lambda m: m[1].replace(r"\\", r" \\ ")),
+    (re.compile(r"\\cr(?![a-zA-Z])|\\\\\*"), r"\\\\ "),
+    (re.compile(r"(?<=[^\s$])[\s$~]*(?:\\[,;:! ])*\s*\\(?:qed|qedhere)[\s$.]*$"), ""),  # the end of a proof
+    (re.compile(r"\\([RZNQC])(?![a-zA-Z])"), r"\\mathbb{\1}"),
+    (
+        re.compile(
+            r"\\(?:text|mathrm|textrm)\s*\{\s*(?:\\[,;: ]|~)?\s*([kM]?)\s*"
+            r"(?:\}\s*\\(?:Omega|ohm)(?![a-zA-Z])|\\(?:Omega|ohm)\s*\})"
+        ),
+        r" \\text{\1ohm}",
+    ),
     (re.compile(rf"\{{\s*{FONT}([^{{}}]*)\}}"), r"\\text{\1}"),
     (re.compile(rf"{FONT}\s*\{{"), r"\\text{"),
     (re.compile(rf"{FONT}\s*([a-zA-Z]+)"), r"\\text{\1}"),
@@ -101,6 +126,7 @@ LATEX: Rewrites = [  # before commands are brought to one spelling
     (re.compile(r"(\\mathbb\s*\{?\s*[RZNQC]\s*\}?)\s*\\\{([^{}\\]*)\}"), r"\1∖\\{\2\\}"),  # R\{0}
     (re.compile(r"\^\s*\{?\s*\\(?:top|intercal)(?![a-zA-Z])\s*\}?"), "^{T}"),
 ]
+ACCENTED = {"\u0302": "hat", "\u0303": "tilde", "\u0304": "bar", "\u0305": "bar", "\u20d7": "vec"}  # marks above a letter
 CHINESE = """
     元 角 分 个 個 米 厘米 毫米 分米 千米 公里 克 千克 公斤 吨 升 毫升 人 名 位 岁 天 日
     小时 分钟 秒 度 次 种 種 本 只 支 块 年 月 周 页 件 台 辆 条 双 棵 张 箱 组 盒 朵
@@ -117,6 +143,7 @@ UNICODE: Rewrites = [
     (re.compile(r"(?<=\d)\s*([µμ][a-zA-Z]{1,3})(?!\w)"), r" \\text{\1}"),
     (re.compile(r"(?<=\d)\s*([kM]?)Ω(?!\w)"), r" \\text{\1ohm}"),
     (re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿⁱ]+"), lambda m: f"^{{{m[0].translate(RAISED)}}}"),
+    (re.compile("([A-Za-z])([\u0302\u0303\u0304\u0305\u20d7])"), lambda m: rf"\{ACCENTED[m[2]]}{{{m[1]}}}"),
     (re.compile("[₀-₎]+"), lambda m: f"_{{{m[0].translate(RAISED)}}}"),
     (re.compile("[¼½¾⅐-⅞]"), lambda m: "\\frac{{{}}}{{{}}}".format(*unicodedata.normalize("NFKC", m[0]).split("⁄"))),
     (re.compile("[\U0001d400-\U0001d7ff]+"), lambda m: unicodedata.normalize("NFKC", m[0])),
@@ -127,8 +154,29 @@ COMMANDS = {command: spelling for spelling, commands in SPELLINGS.items() for co
 COMMAND = re.compile(r"\\([a-zA-Z]+)\*?")
 GLUED_SPACE = re.compile(r"\\q?quad(?=[a-zA-Z])")
 DOUBLED = re.compile(r"\\\\(?=[a-zA-Z{}%$])")
+EMPHASIS = re.compile(r"^(\*{1,3}|_{2,3})(?![\s*])([^*]*[^\s*])\1$")
+DOUBLE_ASTERISKS = re.compile(r"^\*{2,}|\*{2,}$")
 SPACES = re.compile(r"(?:(?<!\\)\\[,;:> ]|~)+")
 WORDS = r"\\text\s*\{[^{}]*\}"
+ANSWER = r"(?:(?:the|our|my)\s+)?(?:(?:final|correct)\s+)?(?:answer|result|solution|option|choice)\s*(?:is\b\s*:?|:|=)"
+CURRENCY = r"(?:USD|EUR|GBP|JPY|INR|CNY|RMB|CAD|AUD|Rs\.?|(?:US|HK|A|C)(?=\s*\\?\$))"
+# What stands before an answer and says nothing of it: \text{So the answer is}, Rs.; and a sign in words. Words count in
+# \text only: an answer that is a sentence is read leniently where that is asked for, and is otherwise a text.
+BEFORE: Rewrites = [
+    (
+        re.compile(
+            rf"^\\text\s*\{{\s*(?:(?:(?:so|thus|hence|therefore)\b,?\s+)?{ANSWER}|(?:so|thus|hence|therefore)\b,?)"
+            r"\s*(?:(\})(?=\s*\S)|(?=[^\s}]))",
+            re.IGNORECASE,
+        ),
+        lambda m: "" if m[1] else r"\text{",
+    ),
+    (re.compile(rf"^(?:{CURRENCY}|\\text\s*\{{\s*{CURRENCY}\s*\}})\s*(?=(?:\\?\$\s*)?[\d.])"), ""),
+    (
+        re.compile(r"^(?:negative|minus|\\text\s*\{\s*(?:negative|minus)\s*\})\s*(?=[\d.]|\\frac|\\sqrt)", re.IGNORECASE),
+        "-",
+    ),
+]
 MULTIPLIERS = {
     "dozen": "12", "hundred": "10^2", "thousand": "10^3", "lakh": "10^5", "lac": "10^5", "million": "10^6", "crore": "10^7",
     "billion": "10^9", "trillion": "10^12", "quadrillion": "10^15", "quintillion": "10^18",
@@ -182,6 +230,12 @@ REWRITES: Rewrites = [
     (re.compile(r"(?<![\d.])0?\.\((\d+)\)"), r"0.\\overline{\1}"),  # 0.(6)
     (re.compile(r"\\dot\s*\{(\d)\}(\d*)\\dot\s*\{(\d)\}"), r"\\overline{\1\2\3}"),
     (re.compile(r"(?<=\d)--(?=\d)"), r"\\endash "),
+    (
+        re.compile(
+            r"\(?\s*\\mod(?![a-zA-Z])\s*(?:\{\s*(\w+)\s*\}|(\w+))\s*\)?|\(\s*(?:mod|\\text\s*\{\s*mod\s*\})\s+(\w+)\s*\)"
+        ),
+        lambda m: rf"\mod {m[1] or m[2] or m[3]}",
+    ),
     (re.compile(r"\*\*"), "^"),
     (re.compile(r"^\s*(?:\\Rightarrow(?![a-zA-Z])|=>)"), ""),
     (re.compile(r"<=|=<"), "≤"),
@@ -221,7 +275,8 @@ MEASURES = rf"""
 """
 SYMBOLS = """
     mm cm dm km mg kg ml mL ft in oz mph kph kmh rpm yd mi gal Hz kHz MHz GHz dB kJ kN kW kWh kV kPa MPa eV mol nm USD
-    [µμ][mgsLlAVWFCJ] [kM]ohm rad deg m/s km/h m/min m/h ft/s mi/h kg/m mol/L g/L
+    [µμ][mgsLlAVWFCJ] [kM]ohm rad deg m/s km/h m/min m/h ft/s mi/h kg/m mol/L g/L EUR GBP INR CNY RMB Rs
+    (?:rad|rev|[kcm]m|[km]g|[kM]?[JCLN]|mi|in|yd|mol|g)/s g/c?m J/(?:kg|mol|K) N/m V/m L/(?:min|h) W/m C/mol
 """
 LETTERS = "[mghsNJWVACFKLlT] m?Pa m[sAVW] atm cal"  # in \text only
 SINGULARS = """
@@ -266,12 +321,12 @@ def unit_pattern(*symbols: str) -> re.Pattern[str]:
     noun = rf"(?i:(?:{WORD}\s+){{0,2}}{PLURAL})"
     detail = rf"(?i:\s*/\s*{WORD}|\s+of\s+{WORD}(?:\s+{WORD})?|\s+(?:old|long|wide|high|tall|deep))"
     share = rf"(?i:(?:^|\s+)(?:(?:per|an?|each|every)\s+{WORD}|each|total|in total|altogether|in all))"
-    return re.compile(rf"(?:(?:{compound}|{noun})(?:{detail})?)?(?:{share}){{0,2}}")
+    return re.compile(rf"times|(?:(?:{compound}|{noun})(?:{detail})?)?(?:{share}){{0,2}}")
 
 
 IN_TEXT, BARE = unit_pattern(SYMBOLS, LETTERS), unit_pattern(SYMBOLS)
 TEXT = re.compile(r"\\text\s*\{((?:[^{}]|\^\s*\{[^{}]*\})*)\}")
-NUMBER_END = re.compile(r"(?:(?<=[\d})\]°!])|(?<=\\pi))(?=\s*[A-Za-z/\\(])")
+NUMBER_END = re.compile(r"(?:(?<=[\d})\]°!])|(?<=\\pi))(?=\s*[A-Za-z/\\(\[])")
 MAX_UNIT = 80  # characters
 
 
@@ -287,7 +342,7 @@ def spelled(text: str) -> str:
         for pattern, replacement in UNICODE:
             text = pattern.sub(replacement, text)
         text = text.translate(SIGNS)
-    text = " ".join(text.replace("^*", "^{*}").split()).strip("`* ")
+    text = without_emphasis(" ".join(text.replace("^*", "^{*}").split()))
     if "\\" in text:
         if r"\begin" not in text:
             text = DOUBLED.sub(r"\\", text)
@@ -296,7 +351,16 @@ def spelled(text: str) -> str:
         for pattern, replacement in LATEX:
             text = pattern.sub(replacement, text)
         text = COMMAND.sub(lambda m: COMMANDS.get(m.group(1), m.group()), text)
+    for pattern, replacement in BEFORE:
+        text = pattern.sub(replacement, text, 1)
     return text
+
+
+def without_emphasis(text: str) -> str:
+    """Without quotation marks and what Markdown puts around a text: **5**, `5`. But 5* is not 5."""
+    while (bare := EMPHASIS.sub(r"\2", text.strip(' `"'))) != text:
+        text = bare
+    return DOUBLE_ASTERISKS.sub("", text).strip(' `"')
 
 
 def rewritten(text: str) -> str:
@@ -310,7 +374,7 @@ def strip(text: str) -> str:
     """Without surrounding spaces, math delimiters, final punctuation and braces around the whole."""
     while True:
         before = text
-        text = text.strip(' `*"').rstrip(".,;: ").lstrip(",;:=≈ ")
+        text = without_emphasis(text).rstrip(".,;: ").lstrip(",;:=≈ ")
         if text.endswith("\\") and not text.endswith("\\\\"):
             text = text[:-1]
         for opening, closing in ((r"\(", r"\)"), (r"\[", r"\]")):
@@ -351,7 +415,7 @@ def without_unit(text: str) -> tuple[str, str]:
         tail = text[start.end() :]
         symbols = BARE if re.search("[A-Za-z]", TEXT.sub("", tail)) else IN_TEXT
         unit = " ".join(TEXT.sub(r" \1 ", tail).split())
-        if unit.startswith("(") and unit.endswith(")"):  # 5 (square units)
+        if unit[:1] + unit[-1:] in ("()", "[]"):  # 5 (square units)
             unit = unit[1:-1].strip()
         if unit and symbols.fullmatch(unit):
             return text[: start.end()], unit

@@ -63,6 +63,11 @@ MATH = re.compile(
     r"\$\$(.+?)\$\$|\\\[((?:(?!\\\[).)+?)\\\]|(?<![\\$])\$((?:\\.|[^$\\\n])+?)\$|\\\(((?:(?!\\\()[^\n])+?)\\\)",
     re.DOTALL,
 )
+# "It is 1 000", "Total: 12": what says that an answer follows, before one with a digit or command.
+SAID = re.compile(
+    r"^(?:[A-Za-z]\w*[ \t]+){0,3}(?:[A-Za-z]\w+[ \t]*:"
+    r"|(?:is|are|was|were|has|have|had|equals|gives|gets?|total|result)\b)[ \t]*(?=[^\n]*[\d\\])"
+)
 PROSE = re.compile(r"(?<![\\\w])[A-Za-z]{2,}(?!\w)")
 CONNECTED = re.compile(r"[\s,.;]*(?:(?:and|or)[\s,.;]*)*")
 OPERATORS = r"[-−–+*/^=<>≤≥≠≈×·÷]"
@@ -91,7 +96,7 @@ def last_statement(text: str) -> str | None:
     if math and CONNECTED.fullmatch(MATH.sub("", text)):
         return ", ".join(contents)
     if not math and len(PROSE.findall(text)) < 3:
-        return text or None
+        return SAID.sub("", text) or None
     return last_number(text[math[-1].end() :] if math else text) or (contents[-1] if math else text)
 
 

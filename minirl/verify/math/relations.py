@@ -185,7 +185,8 @@ def half_line(bound: Tree, sign: str) -> Tree:
 
 def relation(pieces: list[str], signs: list[str], read: Read) -> Tree:
     """Of pieces with the signs between them: x = 1/3 ≈ 0.33, a = b = 5, 0 < x ≤ 1, f(2) < f(1)."""
-    if "≈" in signs:  # an exact value before the sign counts, and the rounded one only after a mere name
+    rounded = "≈" in signs
+    if rounded:  # an exact value before the sign counts, and the rounded one only after a mere name
         at = signs.index("≈")
         if at == 0 and lone_name(pieces[0]):
             return read(pieces[1])
@@ -193,8 +194,8 @@ def relation(pieces: list[str], signs: list[str], read: Read) -> Tree:
         if not signs:
             return read(pieces[0])
     if set(signs) == {"="}:
-        if len(pieces) > 2 and (lone_name(pieces[0]) or lone_name(pieces[-2])):
-            return read(pieces[-1])  # a chain with a name says its last part
+        if len(pieces) > 2 and (lone_name(pieces[-2]) or (rounded and lone_name(pieces[0]))):
+            return read(pieces[-1])  # ... = x = 5 says 5, whatever stands before
         return chain(pieces, read)
     if "=" in signs:
         raise Unreadable("equality and inequality mixed")
@@ -210,13 +211,29 @@ def relation(pieces: list[str], signs: list[str], read: Read) -> Tree:
 
 
 def chain(pieces: list[str], read: Read) -> Tree:
-    """2+3 = 5 and 1+2+3 = 3+3 = 6 say 5 and 6, if they are true: parts without variables must have one value."""
+    """2+3 = 5 and x = 1+2+3 = 6 say 5 and 6, if they are true: parts without variables must have one value."""
     if len(pieces) == 2 and (any(map(lone_name, pieces)) or any(map(values.symbols, map(parse, pieces)))):
         return equation(pieces[0], pieces[1], read)
-    trees = [read(piece) for piece in pieces]
+    if lone_name(pieces[0]):  # of the other parts, which may hold more names, those that are numbers count
+        trees = [tree for piece in pieces[1:] if (tree := number_in(piece, read))]
+        if not (trees and lone_name(pieces[-1])):  # x = 5 = y says 5
+            trees.append(read(pieces[-1]))
+    else:
+        trees = [read(piece) for piece in pieces]
     if len({tree.key for tree in trees if tree.kind == "number"}) > 1:
         raise Unreadable("an equation that is false")
     return trees[-1]
+
+
+def number_in(text: str, read: Read) -> Tree | None:
+    """The number that a part of a chain says; None for names, expressions and what cannot be read."""
+    if lone_name(text):
+        return None
+    try:
+        tree = read(text)
+    except (Unreadable, Unbounded, Undefined):
+        return None
+    return tree if tree.kind == "number" else None
 
 
 def common(trees: list[Tree]) -> Tree:

@@ -25,7 +25,7 @@ def text_tree(text: str) -> Tree:
     """An answer compared as text: spaces do not count, nor does case in words of three letters and more."""
     squeezed = re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", text)
     squeezed = re.sub(r"(?<=[a-z])\.(?![a-z])", "", re.sub(r"\s+", "", squeezed))  # in. and in
-    squeezed = re.sub(r"\{(\w+)\}", r"\1", squeezed)
+    squeezed = re.sub(r"\{(\w+|[+*-])\}", r"\1", squeezed)
     squeezed = re.sub(r"(?<![A-Za-z\\])[A-Za-z]{3,}", lambda m: m.group().lower(), squeezed)
     if len(squeezed) > 200:
         squeezed = squeezed[:100] + "#" + digest(squeezed)

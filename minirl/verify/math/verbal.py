@@ -32,8 +32,8 @@ MONTH_NAMES = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "o
 
 # A choice with what it says: "(E) 12", "E: text", "Option E", "E)". Not two of them, and none that is taken back.
 CHOICE = re.compile(
-    r"[\s$]*(?:(?i:the )?(?i:option|choice|answer)\s*(?:is\b)?\s*:?\s*\(?([A-H])\)?\.?[\s$]*"
-    r"|([A-H])\s*\)[\s$]*|(?:\(([A-H])\)\s*[.:]?|([A-H])\s*[.:)])[\s$~\\,;]*\s[\s$]*(?![+*/^=<>≤≥_!,;&)]|-(?!\d))(\S.*))"
+    r"[\s$]*(?:(?i:the )?(?i:correct |final )?(?i:option|choice|answer)\s*(?:is\b)?\s*:?\s*\(?([A-H])\)?\.?[\s$]*"
+    r"|([A-H])\s*\)[\s$]*|(?:\(([A-H])\)\s*[.:]?|([A-H])\s*[.:)])(?:[\s$~\\,;]*\s[\s$]*|(?<=\))(?=\d|\\frac|\\text))(?![+*/^=<>≤≥_!,;&)]|-(?!\d))(\S.*))"
 )
 CHOSEN = re.compile(r"[A-H]\s*[).:]|(?i:option|choice|answer)")
 HEDGE = re.compile(r"\b(?:or|not|neither|nor|isn't|wrong|incorrect)\b|(?:^|[\s(,;/&])\(?[A-H]\)?(?:[\s).,:;]|$)")
@@ -43,13 +43,14 @@ LETTERS = r"\\?[A-Za-z]+(?:_\{?\w\}?)?"
 NUMBERS = r"\\mathbb\s*\{?\s*(?P<set>[NZQRC])\s*\}?(?P<part>\s*\^?\s*[+*])?"
 KIND = r"(?:(?:real|integer|arbitrary|numbers?|constants?|values?|integers|reals|of)\s+)"
 OF_ALL, SOME = r"(?:any|all|every|each|some)\s+", r"(?:any|all|every|each|some|an?\s+arbitrary)\s+"
+NAMES = rf"{LETTERS}(?:\s*(?:,|\band\b)\s*{LETTERS})*"
 TRAILING = re.compile(
-    rf"[\s,;(]+(?:(?:where|with|for|and)\s+)?(?:{OF_ALL})?(?P<kind1>{KIND}*)(?P<name1>{LETTERS})\s*∈\s*{NUMBERS}[\s)]*"
-    rf"|[\s,;(]+(?:where\s+|with\s+)?(?:for\s+)?{SOME}(?P<kind2>{KIND}*)(?P<name2>{LETTERS})[\s)]*"
+    rf"[\s,;(]+(?:(?:where|with|for|and)\s+)?(?:{OF_ALL})?(?P<kind1>{KIND}*)(?P<name1>{NAMES})\s*∈\s*{NUMBERS}[\s)]*"
+    rf"|[\s,;(]+(?:where\s+|with\s+)?(?:for\s+)?(?:{SOME}(?={KIND}*)|(?={KIND}))(?P<kind2>{KIND}*)(?P<name2>{NAMES})[\s)]*"
     rf"|[\s,;(]+(?:where\s+|with\s+)?(?P<name3>{LETTERS})\s+is\s+(?:an?|any|some)\s+"
     rf"(?P<kind3>{KIND}*(?:real|integer|number|constant))[\s)]*"
 )
-CONDITION_WORD = re.compile(r"\b(?:any|all|every|each|some|arbitrary|is an?)\b")
+CONDITION_WORD = re.compile(r"\b(?:any|all|every|each|some|arbitrary|constants?|integers?|real|is an?)\b")
 MAX_CONDITION = 80  # characters
 INTEGER_LETTERS = frozenset("kmnlprst") | {"k_1", "k_2"}
 
@@ -108,11 +109,11 @@ def conditional(text: str) -> tuple[str, str]:
         group = match.groupdict()
         name = group["name1"] or group["name2"] or group["name3"]
         kind = (group["kind1"] or group["kind2"] or group["kind3"] or "") + " "
-        value = plain[: match.start()]
-        if not mentions(value, name) or (len(name) > 1 and name[0] != "\\" and "_" not in name):
+        value, names = plain[: match.start()], re.split(r"\s*(?:,|\band\b)\s*", name)
+        if not all(mentions(value, name) and (len(name) == 1 or name[0] == "\\" or "_" in name) for name in names):
             continue
         numbers = (group["set"] or "") + (group["part"] or "").strip().strip("^ ")
         numbers = numbers or ("Z" if "integer" in kind else "R" if "real" in kind else "")
-        usual = numbers in ("", "Z") if name in INTEGER_LETTERS else numbers in ("", "R")
-        return value, "" if usual else f" where {name} in {numbers}"
+        usual = all(numbers in ("", "Z" if name in INTEGER_LETTERS else "R") for name in names)
+        return value, "" if usual else f" where {','.join(sorted(names))} in {numbers}"
     return text, ""

@@ -88,6 +88,11 @@ CALLS = {  # answers that are right, entry point f
     "prose before code": "The square is\n\n" + SOLVE + "\n",
     "a heading": "# Solution\n\nHere it is.\n\nimport math\n" + SOLVE,
     "comments first": "# squares\n\n" + SOLVE,
+    "prose after code": SOLVE + "\n\nThis works because x is a number.",
+    "a fence at the end of a sentence": "The code: ```python\n" + SOLVE + "\n```",
+    "a quotation": "> ```python\n> def f(x):\n>     return x * x\n> ```",
+    "an import of several lines apart": fenced("from math import (\n  floor,\n  ceil,\n)", "def f(x):\n    return floor(x * x)"),
+    "a mark of the byte order": "```python\n\ufeff" + SOLVE + "\n```",
 }  # fmt: skip
 PROGRAMS = {  # answers that are right, a stdin/stdout program
     "an example after it": fenced(MAIN, "print(solve(3))"),
@@ -100,6 +105,8 @@ PROGRAMS = {  # answers that are right, a stdin/stdout program
     "reading and printing apart": fenced("n = int(input())", "print(n * n)"),
     "standard input by its number": fenced("n = int(open(0).read())\nprint(n * n)", "x = 5"),
     "main at the end": fenced("def main():\n    n = int(input())\n    print(n * n)\nif __name__ == '__main__':\n    main()", "main"),
+    "reading, computing and printing apart": fenced("n = int(input())", "square = n * n", "print(square)"),
+    "prose and statements without a fence": "The program:\n\nn = int(input())\nprint(n * n)\n\nIt reads n and prints it.",
     "without a fence": MAIN,
     "CRLF without a fence": MAIN.replace("\n", "\r\n"),
     "without a fence, a function first": "def main():\n    n = int(input())\n    print(n * n)\nmain()",
@@ -250,3 +257,9 @@ def test_the_tolerance_is_offered_where_livecodebench_has_none(verifier):
     assert same_lines("1 0.5", "1 0.5000001", 1e-6)
     assert not same_lines("1 0.5", "1.0000001 0.5", 1e-6)  # integers are exact
     assert not same_lines("a 0.5", "b 0.5", 1e-6)
+
+
+def test_the_body_of_a_function_that_the_prompt_begins_may_stand_in_a_block(verifier):
+    problem = Problem("p", 'def f(x):\n    """Square."""\n', "", {"tests": "assert f(3) == 9", "entry_point": "f"})
+    assert verifier(problem, "```python\n    return x * x\n```").status == RIGHT
+    assert verifier(problem, "```python\n    return x\n```").status != RIGHT

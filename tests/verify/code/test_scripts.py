@@ -322,3 +322,47 @@ def test_expected_values_that_are_wrapped_in_a_list(verify):
     assert outcome(
         verify("def f(n): return n", tests=[{"input": "1", "output": "[1]", "testtype": "functional"}], entry_point="f")
     ) == (WRONG, WRONG_ANSWER)
+
+
+PATCHED = "def test_a(monkeypatch):\n    monkeypatch.setattr('builtins.input', lambda *a: '3')\n    monkeypatch.setenv('A', '1')\n    assert f() == 3"
+MARKED = "import pytest\n@pytest.mark.parametrize('a', [1, 2])\n@pytest.mark.parametrize('b,c', [(3, 4), pytest.param(4, 5)])\ndef test_a(a, b, c):\n    assert f(a, b) == a * c - a"
+UNITTEST = (
+    "import unittest\nclass T(unittest.TestCase):\n    def test_a(self):\n        self.assertEqual(f(2), 4)\nunittest.main()"
+)
+
+
+@pytest.mark.parametrize(
+    ("tests", "right", "wrong"),
+    [
+        (PATCHED, "def f(): return int(input())", "def f(): return 4"),
+        (MARKED, "def f(a, b): return a * b", "def f(a, b): return min(a * b, 7)"),
+        (UNITTEST, "def f(x): return x * x", "def f(x): return x"),
+    ],
+)
+def test_what_runners_of_tests_offer(verify, tests, right, wrong):
+    pytest.importorskip("pytest")
+    assert outcome(verify(right, tests=tests, entry_point="f")) == (RIGHT, "")
+    assert outcome(verify(wrong, tests=tests, entry_point="f")) == (WRONG, WRONG_ANSWER)
+
+
+@pytest.mark.parametrize("test", ["abs(f(2) - 4) < tol", "f(2) == expected", "f(2) == [EPS][0] + EPS"])
+@pytest.mark.parametrize("own", ["tol = 1e9\nexpected = 7\nEPS = 3.5\n", ""])
+def test_a_value_to_compare_with_is_never_the_candidates(verify, test, own):
+    """An error whatever the candidate defines, as the tests lack it; where the prompt asks for it, it is the candidate's."""
+    code = own + "def f(x): return 7"
+    assert verify(code, tests=f"assert {test}", entry_point="f", prompt="Return the expected value.").status == ERROR
+    asked = verify(code, tests=f"assert {test}", entry_point="f", prompt="Define `tol`, `expected`, `EPS` and f.")
+    assert outcome(asked) == ((RIGHT, "") if own else (WRONG, "NameError"))
+    one_class = verify("class Box: pass\ndef f(x): return Box", tests="assert f(1) == Box", entry_point="f")
+    assert outcome(one_class) == (RIGHT, "")
+
+
+def test_an_empty_answer_is_close_to_nothing(verify):
+    pytest.importorskip("numpy")
+    for test in ("assert np.allclose(f(2), 4)", "np.testing.assert_allclose(f(2), [4.0])"):
+        tests = f"import numpy as np\n{test}"
+        assert outcome(verify("def f(x): return []", tests=tests, entry_point="f")) == (WRONG, WRONG_ANSWER)
+        assert outcome(verify("def f(x): return [x * x]", tests=tests, entry_point="f")) == (RIGHT, "")
+    assert (
+        verify("def f(x): return []", tests="import numpy as np\nassert np.allclose(f(2), [])", entry_point="f").status == RIGHT
+    )

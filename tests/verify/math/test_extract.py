@@ -120,3 +120,15 @@ def test_hostile_texts_take_no_time(text: str) -> None:
     answer(text)
     whole(text)
     assert time.process_time() - start < 2
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("it is 1 000", "1 000"), ("Total: 12", "12"), ("I have 3.", "3."), ("result -5", "-5"), ("the ratio is 2:3", "2:3"),
+        ("12:30", "12:30"), ("C: 12", "C: 12"), ("It is noon", "It is noon"),
+        ("is not 5", "not 5"), ("3 apples", "3 apples"),
+    ],
+)  # fmt: skip
+def test_a_short_text_without_what_says_that_an_answer_follows(text: str, found: str) -> None:
+    assert answer(text) == found

@@ -118,13 +118,28 @@ TESTS: list[dict[str, Any]] = [
 Findings = Iterator[str]
 
 
+def timed(call: Callable[[], Any]) -> tuple[Any, float]:
+    """(result, seconds of processor time) of a call; where it seems slow, the best of three without what is cached, since other
+    programs that share a core's caches make any of them slower."""
+    times = []
+    for _ in range(3):
+        start = time.process_time()
+        result = call()
+        times.append(time.process_time() - start)
+        if times[-1] <= SLOW:
+            break
+        for name, module in list(sys.modules.items()):
+            if name.startswith("minirl.verify.math"):
+                for function in vars(module).values():
+                    getattr(function, "cache_clear", lambda: None)()
+    return result, min(times)
+
+
 def grader(rng: random.Random) -> Findings:
     gold = answer(rng)
     given = rng.choice([gold, answer(rng), mutated(rng, gold, PIECES), mutated(rng, answer(rng), PIECES, 8)])
     verifier = MathVerifier(answer="whole")
-    start = time.process_time()
-    verdict = verifier(Problem("fuzz", "", gold), given)
-    seconds = time.process_time() - start
+    verdict, seconds = timed(lambda: verifier(Problem("fuzz", "", gold), given))
     if verdict.status not in (RIGHT, WRONG):
         yield f"status {verdict.status} for {given!r} against {gold!r}: {verdict.detail}"
     if seconds > SLOW:
@@ -292,8 +307,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--part", action="append", choices=[*PARTS, "sandbox"], help="only this part; may be repeated")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", type=int, help="only this case of each part")
+    parser.add_argument("--slow", type=float, default=SLOW, help="seconds of processor time that one answer may take (0.05)")
     parser.add_argument("--json", action="store_true")
     o = parser.parse_args(argv)
+    globals()["SLOW"] = o.slow
     chosen = o.part or [*PARTS, "sandbox"]
     each = (o.seconds if o.seconds is not None else 60 * o.minutes) / len(chosen)
     report: dict[str, Any] = {}

@@ -73,6 +73,14 @@ class Remote:
             raise TypeError("iter() gave no iterator")
         return _items(iterator)
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """For numpy, which else would take an object that says it is empty for an empty array, equal to whatever one likes."""
+        import numpy
+
+        if not (items := list(self)):
+            raise TypeError("an object of the candidate without items is no array")
+        return numpy.array(items, dtype=dtype)
+
     def __next__(self) -> Any:
         return self._ahead.popleft() if self._ahead else self._ask("next")
 

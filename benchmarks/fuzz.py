@@ -301,6 +301,7 @@ def run_sandbox(seed: int, cases: Iterator[int], end: float) -> tuple[int, list[
 
 def main(argv: list[str] | None = None) -> int:
     """The command; returns the exit code."""
+    global SLOW
     parser = argparse.ArgumentParser("python -m benchmarks.fuzz", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=1.0, help="for all parts together (1)")
     parser.add_argument("--seconds", type=float, help="the same in seconds")
@@ -310,7 +311,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--slow", type=float, default=SLOW, help="seconds of processor time that one answer may take (0.05)")
     parser.add_argument("--json", action="store_true")
     o = parser.parse_args(argv)
-    globals()["SLOW"] = o.slow
+    SLOW = o.slow
     chosen = o.part or [*PARTS, "sandbox"]
     each = (o.seconds if o.seconds is not None else 60 * o.minutes) / len(chosen)
     report: dict[str, Any] = {}

@@ -5,25 +5,9 @@ import json
 
 import pytest
 
-from minirl.verify.code.verifier import CodeVerifier, same_lines, same_output
-from minirl.verify.types import RIGHT, TIMEOUT, WRONG_ANSWER, Problem
-
-
-@pytest.fixture(scope="module")
-def verify():
-    verifier = CodeVerifier(timeout=2.0)
-
-    def run(code, **extra_info):
-        prompt = extra_info.pop("prompt", "")
-        return verifier(Problem("p", prompt, "", extra_info), f"```python\n{code}\n```")
-
-    yield run
-    verifier.close()
-
-
-def outcome(verdict):
-    return verdict.status, verdict.label
-
+from minirl.verify.code.verifier import same_lines, same_output
+from minirl.verify.types import RIGHT, TIMEOUT, WRONG_ANSWER
+from tests.verify.code.conftest import outcome
 
 FAST_IO = """
 import os, sys

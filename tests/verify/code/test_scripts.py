@@ -5,25 +5,9 @@ import json
 
 import pytest
 
-from minirl.verify.code.verifier import CodeVerifier, prelude_of
-from minirl.verify.types import ERROR, RIGHT, WRONG, WRONG_ANSWER, Problem
-
-
-@pytest.fixture(scope="module")
-def verify():
-    verifier = CodeVerifier(timeout=5.0)
-
-    def run(code, **extra_info):
-        prompt = extra_info.pop("prompt", "")
-        return verifier(Problem("p", prompt, "", extra_info), f"```python\n{code}\n```")
-
-    yield run
-    verifier.close()
-
-
-def outcome(verdict):
-    return verdict.status, verdict.label
-
+from minirl.verify.code.verifier import prelude_of
+from minirl.verify.types import ERROR, RIGHT, WRONG, WRONG_ANSWER
+from tests.verify.code.conftest import outcome
 
 ABS = "def f(x): return 0\ndef abs(x): return 0\ndef sorted(x): return [1, 2]\ndef all(x): return True\n"
 

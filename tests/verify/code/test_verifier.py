@@ -16,24 +16,9 @@ from minirl.verify.code.verifier import (
 )
 from minirl.verify.pool.pool import VerifierPool
 from minirl.verify.types import ERROR, NO_CODE, OUTPUT_LIMIT, RIGHT, TIMEOUT, WRONG, WRONG_ANSWER, Problem
+from tests.verify.code.conftest import outcome
 
 WHOLE = os.environ.get("MINIRL_WHOLE_SWEEP") == "1"
-
-
-@pytest.fixture(scope="module")
-def verify():
-    verifier = CodeVerifier(timeout=2.0)
-
-    def run(code, **extra_info):
-        prompt = extra_info.pop("prompt", "")
-        return verifier(Problem("p", prompt, "", extra_info), f"```python\n{code}\n```")
-
-    yield run
-    verifier.close()
-
-
-def outcome(verdict):
-    return verdict.status, verdict.label
 
 
 def test_the_labels_of_plain_assert_scripts(verify):

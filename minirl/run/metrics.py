@@ -43,8 +43,10 @@ def batch_metrics(batch: Batch, carried: Sequence[Sequence[Rollout]], drawn: int
     return {
         "reward/mean": mean([r.reward for r in scored]),
         **{
-            f"reward/terms/{name}": mean([r.verdict.terms[name] for r in scored])
-            for name in (scored[0].verdict.terms if scored else ())
+            f"reward/terms/{name}": mean(
+                [r.verdict.terms[name] for r in scored if name in r.verdict.terms]
+            )  # none of a timeout
+            for name in dict.fromkeys(name for r in scored for name in r.verdict.terms)
         },
         "reward/accuracy": mean([r.verdict.status == RIGHT for r in scored]),
         "response/tokens": mean([r.length for r in rollouts]),

@@ -128,3 +128,10 @@ def test_the_terms_of_a_combined_reward_are_logged_and_saved(tmp_path):
     assert metrics[f"reward/terms/{name}"] == 2 / 3
     assert metrics["reward/mean"] == (1.5 + 1 + 0.5) / 3
     assert [readable(r)["terms"] for r in made[0]] == [{"math": 1, name: 1}, {"math": 1, name: 0}, {"math": 0, name: 1}]
+
+
+def test_a_response_that_timed_out_has_no_terms_and_is_in_none_of_their_means():
+    made = rollouts()
+    made[0].verdict = Verdict("wrong", "<timeout>")
+    made[1].verdict, made[2].verdict = Verdict("wrong", "a", terms={"brief": 1.0}), Verdict("wrong", "a", terms={"brief": 0.0})
+    assert batch_metrics(Batch([made], [], [made]), [], 1, load([]))["reward/terms/brief"] == 0.5

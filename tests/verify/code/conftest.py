@@ -1,9 +1,12 @@
 """What the tests of the code verifier share."""
 
+import os
+
 import pytest
 
+from minirl.verify.code.sandbox import MODES
 from minirl.verify.code.verifier import CodeVerifier
-from minirl.verify.types import Problem
+from minirl.verify.types import Problem, VerifierError
 
 
 @pytest.fixture(scope="module")
@@ -16,6 +19,20 @@ def verify():
         return verifier(Problem("p", prompt, "", extra_info), f"```python\n{code}\n```")
 
     yield run
+    verifier.close()
+
+
+@pytest.fixture(scope="module", params=MODES)
+def verifier(request):
+    """The verifier in each mode of isolation that this machine allows, with a secret in the environment."""
+    os.environ["MINIRL_TEST_SECRET"] = "hush"
+    try:
+        verifier = CodeVerifier(memory_mb=1024, sandbox=request.param)
+    except VerifierError as error:
+        if request.param == "process":
+            raise
+        pytest.skip(f"this machine refuses the mode: {error}")
+    yield verifier
     verifier.close()
 
 

@@ -10,24 +10,10 @@ import tempfile
 import pytest
 
 from minirl.verify.code import syscalls
-from minirl.verify.code.sandbox import MODES
-from minirl.verify.code.verifier import CodeVerifier
-from minirl.verify.types import RIGHT, WRONG, Problem, VerifierError
+from minirl.verify.types import RIGHT, WRONG, Problem
 from tests.verify.code.hostile_programs import DENIED, ROOT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is Linux's")
-
-
-@pytest.fixture(scope="module", params=MODES)
-def verifier(request):
-    try:
-        verifier = CodeVerifier(memory_mb=1024, sandbox=request.param)
-    except VerifierError as error:
-        if request.param == "process":
-            raise
-        pytest.skip(f"this machine refuses the mode: {error}")
-    yield verifier
-    verifier.close()
 
 
 SECRET = "SECRET" + ":481516"

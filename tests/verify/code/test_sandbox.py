@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from minirl.verify.code.sandbox import MODES, PREFIX, Sandbox, remove_stale_folders
-from minirl.verify.code.verifier import CodeVerifier
 from minirl.verify.pool.children import remove_folder
 from minirl.verify.types import RIGHT, VerifierError
 from tests.verify.code.hostile_programs import (
@@ -31,19 +30,6 @@ from tests.verify.code.hostile_programs import (
 )
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox's namespaces are Linux's")
-
-
-@pytest.fixture(scope="module", params=MODES)
-def verifier(request):
-    os.environ["MINIRL_TEST_SECRET"] = "hush"
-    try:
-        verifier = CodeVerifier(memory_mb=1024, sandbox=request.param)
-    except VerifierError as error:
-        if request.param == "process":
-            raise
-        pytest.skip(f"this machine refuses the mode: {error}")
-    yield verifier
-    verifier.close()
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,7 @@ def other_weights(folder):
 
     from minirl.tiny import make as tiny
 
-    shutil.copytree(tiny.FOLDER, folder)
+    shutil.copytree(tiny.FOLDERS["embedded-arithmetic"], folder)
     tensors = safetensors.torch.load_file(folder / "model.safetensors")
     tensors["model.norm.weight"][0] += 0.5
     safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})

@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from minirl.config.checks import check
-from minirl.config.options import Config, every_option
+from minirl.config.options import EMBEDDED_TASKS, Config, every_option
 from minirl.utils.console import finish_stdout
 from minirl.utils.errors import ConfigError
 
@@ -184,7 +184,8 @@ def filled(node: Any, values: Mapping[str, Any], path: str = "") -> Any:
 
 
 def resolve(config: Config) -> Config:
-    """`config` with options that are None set to the estimator's requirements, or to what training uses."""
+    """`config` with options that are None set to the estimator's requirements, or to what training uses, and the embedded model
+    to that of the task."""
     try:
         required, loss = config.build_estimator().requirements, config.build_loss()
     except ValueError as error:
@@ -194,7 +195,9 @@ def resolve(config: Config) -> Config:
     given = {name: (getattr(a, name), getattr(loss, name, None), getattr(required, name)) for name in names}
     a = replace(a, **{name: next(value for value in values if value is not None) for name, values in given.items()})
     length = config.rollout.max_response_tokens if e.max_response_tokens is None else e.max_response_tokens
-    return replace(config, algorithm=a, eval=replace(e, max_response_tokens=length))
+    task = config.data.task if config.data.task in EMBEDDED_TASKS else EMBEDDED_TASKS[0]
+    model = replace(config.model, path=f"embedded-{task}") if config.model.path == "embedded" else config.model
+    return replace(config, model=model, algorithm=a, eval=replace(e, max_response_tokens=length))
 
 
 def help_text() -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from minirl import advantages, losses
 from minirl.advantages import option
 
-EMBEDDED = "embedded"
+EMBEDDED_TASKS = ("rules", "arithmetic")  # those with an embedded model, embedded-TASK; the first is the default
 LOSS_AGG_MODES = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 KL_ESTIMATORS = ("k1", "k2", "k3")
 ROLLOUT_IS = ("none", "truncate", "mask", "sequence_truncate", "sequence_mask", "sequence_reject")
@@ -28,7 +28,9 @@ def items(default: list | dict, text: str) -> Any:
 
 @dataclass
 class ModelConfig:
-    path: str = option(EMBEDDED, "Hugging Face folder or Hub name; 'embedded' is the tiny model that comes with the package")
+    path: str = option(
+        "embedded", "Hugging Face folder or Hub name; embedded: the tiny model of data.task that comes with the package"
+    )
     revision: str | None = option(None, "Hub revision of the model")
     dtype: str = option("float32", "compute precision; the master weights are always float32", choices=("float32", "bfloat16"))
     attention: str = option(
@@ -43,7 +45,7 @@ class ModelConfig:
 @dataclass
 class DataConfig:
     task: str = option(
-        "arithmetic", "dataset: read problems; the others generate them", choices=("arithmetic", "fewshot", "dataset")
+        "arithmetic", "dataset: read problems; the others generate them", choices=(*EMBEDDED_TASKS, "fewshot", "dataset")
     )
     train: str = option("", "task=dataset: .jsonl or .parquet file, or Hub name")
     test: str = option("", "task=dataset: held-out problems, in these formats; empty: test_size problems are held out of train")

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from minirl.config.options import DataConfig
-from minirl.data import arithmetic, fewshot
+from minirl.data import arithmetic, fewshot, rules
 from minirl.data.messages import read_prompt
 from minirl.data.rows import column_value, read_rows, text_of
 from minirl.utils.errors import ConfigError
 from minirl.verify.types import Problem
 
-GENERATORS = {"arithmetic": arithmetic.problems, "fewshot": fewshot.problems}
+GENERATORS = {"arithmetic": arithmetic.problems, "fewshot": fewshot.problems, "rules": rules.problems}
 
 
 def load_problems(config: DataConfig) -> tuple[list[Problem], list[Problem], list[str]]:

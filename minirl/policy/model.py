@@ -20,7 +20,7 @@ from transformers.core_model_loading import revert_weight_conversion
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging as transformers_logging
 
-from minirl.config.options import EMBEDDED, Config, ModelConfig, PlanConfig
+from minirl.config.options import Config, ModelConfig, PlanConfig
 from minirl.data.prompts import Prompt
 from minirl.policy import plan
 from minirl.policy.attention import packed_attention
@@ -34,7 +34,7 @@ def model_source(config: ModelConfig) -> str:
     """The folder or Hub name to load from."""
     from minirl.tiny import make as tiny
 
-    return str(tiny.FOLDER) if config.path == EMBEDDED else config.path
+    return str(tiny.FOLDERS.get(config.path, config.path))
 
 
 def load(kind: Any, config: ModelConfig, **arguments: Any) -> Any:

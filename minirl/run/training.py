@@ -76,7 +76,7 @@ class TrainingRun(Run):
         config, before, number, position = self.config, self.state, step.number, self.order.position
         carried = [] if self.over(number) else batch.surplus  # after the last step they are wasted
         metrics = batch_metrics(batch, carried, position - before.position, config)
-        metrics |= stats.metrics(self.ranks) | {"optimizer/lr": step.lr}
+        metrics |= self.checks(batch) | stats.metrics(self.ranks) | {"optimizer/lr": step.lr}
         shown = (batch.groups or batch.generated)[: config.run.save_rollouts]
         self.reporter.step(number, metrics | self.checkpoints.pop_costs(), step.seconds, shown)
         if self.ranks.main:

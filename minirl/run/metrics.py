@@ -25,16 +25,16 @@ SUMS = (
     "rollout_logprob_diff_mean", "rollout_kl", "known_entropy", "trainer_nll", "rollout_nll", "trainer_nll_squared",
     "rollout_nll_squared", "known_tokens",
 )  # fmt: skip
-KNOWN_ONLY = SUMS[SUMS.index("rollout_logprob_diff_mean") : -1]  # over tokens with trainer log-probs at the weights that sampled
+# Means over tokens with trainer log-probs at the weights that sampled.
+KNOWN_ONLY = SUMS[SUMS.index("rollout_logprob_diff_mean") : -1]
 
 
 def batch_metrics(batch: Batch, carried: Sequence[Sequence[Rollout]], drawn: int, config: Config) -> dict[str, float]:
     """Metrics of all groups generated in a step (reward/, response/, groups/) and of those trained on (batch/).
 
-    reward/std: over all responses.
-    carried: groups carried over to the next step; drawn: prompts drawn. sampling/wasted_groups: generated but neither trained
-    on nor carried over; sampling/aborted_groups, aborted_share: aborted, of those drawn, and in no other metric.
-    """
+    carried: groups carried over to the next step; drawn: prompts drawn. reward/std: over all responses.
+    sampling/wasted_groups: generated but neither trained on nor carried over; sampling/aborted_groups, aborted_share: aborted,
+    of those drawn, and in no other metric."""
     rollouts = [r for g in batch.generated for r in g]
     scored = [r for r in rollouts if not np.isnan(r.reward)]
     edas, keeps = edas_of(config.build_estimator(), config.estimator.edas), config.keeps()
@@ -79,10 +79,10 @@ def check_metrics(
 ) -> dict[str, float]:
     """Metrics that tell faults of the set-up, the order of prompts and the engine, of all groups generated in a step.
 
-    response/past_end: share of responses that go on after an end token; response/without_end: of those that ended by themselves,
-    share whose last token is not an end token; both are 0 in a sound run. response/distinct: mean over groups of different
-    responses / group size. response/same_label: the mean share, over groups with wrong responses, of the one error label that
-    most of them share. data/repeated_prompts: share of the training prompts that equal an earlier one, by token ids;
+    response/past_end: share of responses that go on after an end token; response/without_end: of those that ended by
+    themselves, share whose last token is not an end token; both are 0 in a sound run. response/distinct: mean over groups of
+    different responses / group size. response/same_label: the mean share, over groups with wrong responses, of the one error
+    label that most of them share. data/repeated_prompts: share of the training prompts that equal an earlier one, by token ids;
     sampling/repeated_prompts: share of the groups whose prompt was sampled before in this step, more often than the `passes`
     over the training prompts that it drew from explain.
     """

@@ -14,13 +14,14 @@ seed. The same command continues after an interruption. --section.key=value goes
 import argparse
 import json
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from minirl.ablate import cells as design
-from minirl.ablate import outcomes, runner
+from minirl.ablate import outcomes, report, runner
 from minirl.config.command_line import pairs
 from minirl.utils.console import finish_stdout, replace_file, say
 from minirl.utils.errors import ConfigError, require
@@ -91,7 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if o.report:
             results = outcomes.load(o.report / "results.json")
-            write(o.report, results)
+            for line in report.write_report(o.report, results):
+                say(line)
             return 0
         return compare(o, options)
     except ConfigError as error:
@@ -106,6 +108,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def compare(o: argparse.Namespace, options: dict[str, str]) -> int:
     """Runs the cells and writes the report; the exit code."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell ignores the first one for commands in the background
+        signal.signal(number, signal.default_int_handler)
     plan = definition(o, options)
     cells = design.cells_of(plan, o.out)
     machine = runner.machine_of(o.launcher, o.jobs, o.gpus_per_run)
@@ -124,12 +128,9 @@ def compare(o: argparse.Namespace, options: dict[str, str]) -> int:
     require(bool(progress.done), f"no run finished: {'; '.join(f'{name}: {why}' for name, why in progress.failed.items())}")
     results = collect(plan, cells, progress, o) | {"command": command}
     replace_file(o.out / "results.json", json.dumps(results, ensure_ascii=False) + "\n")
-    write(o.out, results)
+    for line in report.write_report(o.out, results):
+        say(line)
     return 1 if progress.failed else 0
-
-
-def write(out: Path, results: dict[str, Any]) -> None:
-    """Writes the report."""
 
 
 if __name__ == "__main__":

@@ -172,13 +172,12 @@ def one_error(history: Sequence[Row], config: Config) -> str | None:
     now = level(rows, "response/same_label")
     if len(history) < START or accuracy(rows) > 0.9 or not (now > 0.9 or (now > 0.5 and now > then + 0.33)):
         return None
-    what = f"the wrong answers of all problems have one error label in {now:.0%} of the cases ({then:.0%} in the first steps)"
     if unanswered(rows) > 0.5 * (1 - accuracy(rows)):
-        return f"{what}, most of them for want of an answer: data.template must ask for the format that the verifier reads"
+        return None  # no_answer says it better
     return (
-        f"{what}: the policy gives one and the same answer to everything, or the verifier cannot tell errors apart, so that "
-        "EDAS and other estimators by error class have nothing to work with; look at label in rollouts/, or set "
-        "verifier.labeller"
+        f"the wrong answers of all problems have one error label in {now:.0%} of the cases ({then:.0%} in the first steps): "
+        "the policy gives one and the same answer to everything, or the verifier cannot tell errors apart, so that EDAS and "
+        "other estimators by error class have nothing to work with; look at label in rollouts/, or set verifier.labeller"
     )
 
 
@@ -233,16 +232,21 @@ def noise(config: Config) -> float:
     return 0.02 if config.model.dtype == "bfloat16" or config.rollout.engine == "vllm" else 1e-3
 
 
+def seen_enough(rows: Sequence[Row], config: Config) -> bool:
+    """Whether the gap has been seen in enough steps, or is so large that this one is the run's last."""
+    return len(rows) >= START or logprob_gap(rows[-1:]) > config.rollout.logprob_diff_stop
+
+
 def wrong_temperature(history: Sequence[Row], config: Config) -> str | None:
     """A temperature stretches all log-probs alike, by 1 / temperature, from the first step on; other weights do not. An eighth:
     rounding leaves the spread within a hundredth. Where the sampler reports log-probs at the trainer's temperature, only the
     tokens tell: their surprise is the entropy on average. A half: that of a few steps varies by a tenth; dropped groups bias
     it, so that nearly all must have been kept."""
     rows, t = history[:START], config.rollout.temperature
-    if len(rows) < START:
+    if not seen_enough(rows, config):
         return None
     spread, gap = level(rows, "policy/rollout_spread"), logprob_gap(rows)
-    if gap > noise(config) and not 7 / 8 < spread < 8 / 7:
+    if logprob_gap(rows[:1]) > noise(config) and not 7 / 8 < spread < 8 / 7:
         return (
             f"log-probs of the sampler are spread {spread:.2f} times as wide as the trainer's of the same tokens, from the "
             f"first step on (they differ by {gap:.2g} nats on average): it samples at a temperature of about {t / spread:.2g}, "
@@ -267,7 +271,7 @@ def stale_weights(history: Sequence[Row], config: Config) -> str | None:
     """The gap grows with the distance from the first step, before which nothing had to be pushed. Five times: precision and
     falling entropy change it by less than two."""
     base, now = logprob_gap(history[:1]), logprob_gap(history[-START:])
-    if len(history) <= START or not now > max(5 * base, noise(config)):
+    if len(history) < 2 or not seen_enough(history, config) or not now > max(5 * base, noise(config)):
         return None
     return (
         f"log-probs of sampler and trainer differ by {now:.2g} nats a token, after {base:.1g} at the first step: the engine "
@@ -278,12 +282,13 @@ def stale_weights(history: Sequence[Row], config: Config) -> str | None:
 
 def other_weights(history: Sequence[Row], config: Config) -> str | None:
     """The run's own limit for a warning, from the first step on."""
-    gap = logprob_gap(history[:START])
-    if len(history) < START or not gap > config.rollout.logprob_diff_warn or wrong_temperature(history[:START], config):
+    rows, limit = history[:START], config.rollout.logprob_diff_warn
+    gap = min(logprob_gap([row]) for row in rows)
+    if not seen_enough(rows, config) or not gap > limit or wrong_temperature(rows, config):
         return None
     return (
         f"log-probs of sampler and trainer differ by {gap:.2g} nats a token from the first step on, more than "
-        f"rollout.logprob_diff_warn={config.rollout.logprob_diff_warn:g}: the engine holds another model or another precision; "
+        f"rollout.logprob_diff_warn={limit:g}: the engine holds another model or another precision; "
         "algorithm.rollout_is=truncate corrects for a small difference, rollout.engine=transformers has none"
     )
 
@@ -311,13 +316,15 @@ def entropy_collapse(history: Sequence[Row], config: Config) -> str | None:
 
 
 def learning_rate(history: Sequence[Row], config: Config) -> str | None:
-    """A KL of 0.05 nats a token within one batch is ten times what trust-region methods allow, sound runs stay below 0.005. Or:
-    half of the accuracy is lost, by more than chance (four standard errors)."""
+    """A KL of 0.05 nats a token within one batch is five times what trust-region methods aim at, and sound runs stay below
+    0.005; half a nat breaks a policy in one step. Or: half of the accuracy is lost, by more than chance (four standard
+    errors)."""
     rows, lr = history[-START:], config.optimizer.lr
     if len(rows) < START:
         return None
     remedy = f"optimizer.lr={lr:g} is too high (or optimizer.max_grad_norm, algorithm.epochs); start again with a third of it"
-    if (moved := level(rows, "policy/approx_kl")) > 0.05:
+    most = max(row["policy/approx_kl"] for row in rows)
+    if (moved := most if most > 0.5 else level(rows, "policy/approx_kl")) > 0.05:
         clipped = level(rows, "policy/clip_high", "policy/clip_low")
         return (
             f"the policy moves by {moved:.2g} nats a token within one batch, and {clipped:.0%} of the tokens are clipped: "
@@ -424,10 +431,11 @@ def reward_hacking(history: Sequence[Row], config: Config) -> str | None:
 
 
 def no_signal(history: Sequence[Row], config: Config) -> str | None:
-    """A quarter of the groups: then four must be sampled for one that teaches."""
+    """A quarter of the groups: then four must be sampled for one that teaches. Where accuracy has risen by a fifth, problems
+    were solved: that costs signal too, and is what the run is for."""
     rows = history[-RECENT:]
     useful = level(rows, "groups/informative")
-    if len(rows) < RECENT or not useful < 0.25:
+    if len(rows) < RECENT or not useful < 0.25 or accuracy(rows) > accuracy(history[:START]) + 0.2:
         return None
     easy = accuracy(rows) > 0.5
     why = (

@@ -88,7 +88,7 @@ def check_metrics(
     """
     end = np.array(sorted(ends), dtype=np.int32)
     rollouts = [r for group in generated for r in group]
-    stopped = [r.completion.ids[-1] for r in rollouts if r.completion.finish == STOP]
+    stopped = [r.completion.ids[-1:] for r in rollouts if r.completion.finish == STOP]
     times = Counter(tuple(group[0].prompt_ids) for group in generated)
     labels: Counter[str] = Counter()
     for group in (found for g in generated if (found := [r.verdict.label for r in g if r.verdict.status == WRONG])):
@@ -96,7 +96,7 @@ def check_metrics(
     some_wrong = sum(any(r.verdict.status == WRONG for r in g) for g in generated)
     return {
         "response/past_end": mean([bool(np.isin(r.completion.ids[:-1], end).any()) for r in rollouts]),
-        "response/without_end": mean((~np.isin(stopped, end)).tolist()),
+        "response/without_end": mean([not np.isin(last, end).any() for last in stopped]),
         "response/distinct": mean([len({r.completion.ids.tobytes() for r in g}) / len(g) for g in generated]),
         "response/same_label": max(labels.values(), default=0.0) / max(some_wrong, 1),
         "data/repeated_prompts": 1 - len({tuple(p.ids) for p in prompts}) / max(len(prompts), 1),

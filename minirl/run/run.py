@@ -51,6 +51,10 @@ class Run(ABC):
         return check_metrics(batch.generated, self.prompts, ends, max(1, last - first + 1))
 
     @abstractmethod
+    def begin(self, step: int, part: str) -> None:
+        """Called when a part of a step begins, for those who watch."""
+
+    @abstractmethod
     def steps(self) -> Iterator["Step"]:
         """The remaining steps. Work between two of them is done when the next one is requested."""
 
@@ -80,6 +84,7 @@ class Step:
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:
         """Adds the time of the block to seconds[part]."""
+        self.run.begin(self.number, part)
         begin = time.perf_counter()
         yield
         self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - begin

@@ -1,6 +1,8 @@
 """A training run: evaluation before and after; reports, checks, checkpoints and stops between steps."""
 
+import os
 import shlex
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,11 +20,13 @@ from minirl.rollout.types import Batch
 from minirl.run.batches import Batches
 from minirl.run.checkpoint import STARTING_WEIGHTS, Checkpoints, State
 from minirl.run.metrics import UpdateStats, batch_metrics
-from minirl.run.report import Reporter, check_logprob_diff, check_signal, warn
+from minirl.run.report import Reporter, check_logprob_diff, check_signal
 from minirl.run.run import Run, Step
 from minirl.run.signals import Stop
 from minirl.utils.console import say
 from minirl.utils.errors import RunError
+
+WORK = {"rollout": "sampling", "old_logprobs": "log-probs", "update": "updating", "sync": "pushing weights"}
 
 
 @dataclass
@@ -54,6 +58,7 @@ class TrainingRun(Run):
                 )
             yield Step(self, self.state.step + 1)
             stopped = self.stop.asked(self.ranks)
+            self.reporter.begin(f"step {self.state.step}: saving a checkpoint")
             self.checkpoints.after_step(self.policy, self.state, now=stopped or self.over(self.state.step))
         step = self.state.step
         if not stopped:
@@ -62,14 +67,20 @@ class TrainingRun(Run):
         if stopped:
             self.checkpoints.require(step)
             if self.ranks.main:
-                command = f"python train.py {shlex.quote(f'{self.folder}/config.yaml')}"
-                say(f"stopped after step {step} of {self.config.run.steps}; resume with: {command}")
+                self.reporter.close()
+                ranks = f" on {self.ranks.size} ranks (start as many, by the same launcher)" if self.ranks.size > 1 else ""
+                say(f"stopped after step {step} of {self.config.run.steps}{ranks}; resume with: {resume_command(self.folder)}")
         else:
             self.policy.export(self.folder / "model" if self.folder else None, self.tokenizer)
-            self.reporter.bar.close()
+            self.reporter.close()
             if self.folder:
-                write_report(self.folder, self.config, self.reporter.evaluations, time.perf_counter() - self.started)
+                seconds, reporter = time.perf_counter() - self.started, self.reporter
+                write_report(self.folder, self.config, reporter.evaluations, reporter.diagnoses, seconds)
         self.ranks.barrier()  # signals are handled until the first rank has written all
+
+    def begin(self, step: int, part: str) -> None:
+        """See `Run.begin`."""
+        self.reporter.begin(f"step {step}: {WORK[part]}")
 
     def finish_step(self, step: Step, batch: Batch, stats: UpdateStats) -> None:
         """See `Run.finish_step`."""
@@ -79,8 +90,6 @@ class TrainingRun(Run):
         metrics |= self.checks(batch) | stats.metrics(self.ranks) | {"optimizer/lr": step.lr}
         shown = (batch.groups or batch.generated)[: config.run.save_rollouts]
         self.reporter.step(number, metrics | self.checkpoints.pop_costs(), step.seconds, shown)
-        if self.ranks.main:
-            warn(number, metrics, config)
         self.batches.after_step(before, batch.generated, position, self.over(number))
         check_logprob_diff(metrics, config.rollout)
         if self.policy.nonfinite >= config.optimizer.max_nonfinite:
@@ -102,6 +111,7 @@ class TrainingRun(Run):
         Each problem's counts are written to evaluations/. Before the first step, eval.before may give them.
         """
         config, prompts, origin = self.config, self.test[:problems], self.checkpoints.fingerprint[STARTING_WEIGHTS]
+        self.reporter.begin(f"evaluating after step {step}: sampling")
         if step == 0 and config.eval.before:
             evaluation = recall(config, prompts, origin)
         else:
@@ -122,3 +132,9 @@ class TrainingRun(Run):
             f"at the last batch with python train.py --replay {shlex.quote(step)}, then start another run with a lower "
             "optimizer.lr or optimizer.max_grad_norm"
         )
+
+
+def resume_command(folder: Path | None) -> str:
+    """The command that resumes a run, to paste into the shell that started it."""
+    script = min(sys.argv[0], os.path.relpath(sys.argv[0]), key=len) if Path(sys.argv[0]).name == "train.py" else "train.py"
+    return f"python {shlex.quote(script)} {shlex.quote(f'{folder}/config.yaml')}"

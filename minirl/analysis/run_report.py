@@ -41,7 +41,7 @@ def write_report(
     summary = {"estimator": config.algorithm.estimator, "seed": config.run.seed, "steps": len(history)}
     summary |= {"seconds": round(seconds, 1), "before": before, "after": after}
     problems = [read(folder / "evaluations" / f"step{step:06d}.json")[0].problems for step in (0, last)]
-    table = before_after(before, after, changes(*problems, int(before["k"]), config.run.seed))
+    table = before_after(before, after, changes(problems[0], problems[1], int(before["k"]), config.run.seed))
     text = report_text(folder, config, history, before, table, diagnoses, seconds)
     picture = io.BytesIO()
     draw_curves(history, evaluations, problems, config, picture)

@@ -149,7 +149,7 @@ def console_header(steps: int) -> str:
 
 def console_line(step: int, steps: int, m: dict[str, float]) -> str:
     """The console line of a step: at most 100 columns for runs of up to 999,999 steps."""
-    values = (
+    values: tuple[float | str, ...] = (
         m["reward/accuracy"], m["reward/mean"], f"{m['sampling/batch_groups']:.0f}/{m['sampling/groups']:.0f}",
         f"{m['groups/informative']:.0%}", m["policy/entropy"], m["policy/approx_kl"],
         m["policy/clip_high"] + m["policy/clip_low"], m["optimizer/grad_norm"], m["response/tokens"],

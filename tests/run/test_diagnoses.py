@@ -2,7 +2,6 @@
 
 import copy
 import json
-from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np

@@ -156,7 +156,7 @@ def timeouts(history: Sequence[Row], config: Config) -> str | None:
 def no_error_labels(history: Sequence[Row], config: Config) -> str | None:
     """EDAS leaves responses without an error label alone, so that with half of them it is mostly its base."""
     share = level(history, "response/unlabelled")
-    if "edas" not in config.algorithm.estimator or len(history) > 1 or not share:
+    if "edas" not in config.algorithm.estimator or len(history) > 1 or not share > 0:
         return None
     return (
         f"the verifier gives no error label for {share:.0%} of the responses, and EDAS leaves those alone: a reward function "

@@ -317,8 +317,8 @@ def entropy_collapse(history: Sequence[Row], config: Config) -> str | None:
 
 def learning_rate(history: Sequence[Row], config: Config) -> str | None:
     """A KL of 0.05 nats a token within one batch is five times what trust-region methods aim at, and sound runs stay below
-    0.005; half a nat breaks a policy in one step. Or: half of the accuracy is lost, by more than chance (four standard
-    errors)."""
+    0.005; half a nat breaks a policy in one step. Or: half of the accuracy of the best of the last 100 steps is lost, by more
+    than chance (four standard errors)."""
     rows, lr = history[-START:], config.optimizer.lr
     if len(rows) < START:
         return None
@@ -330,7 +330,8 @@ def learning_rate(history: Sequence[Row], config: Config) -> str | None:
             f"the policy moves by {moved:.2g} nats a token within one batch, and {clipped:.0%} of the tokens are clipped: "
             f"{remedy}"
         )
-    windows = [history[i : i + START] for i in range(0, len(history) - 2 * START + 1, START)]
+    lately = history[-100:]
+    windows = [lately[i : i + START] for i in range(0, len(lately) - 2 * START + 1, START)]
     best = max(windows, key=accuracy, default=rows)
     now, then = accuracy(rows), accuracy(best)
     if now < 0.5 * then and then - now > 4 * accuracy_error(best, rows):

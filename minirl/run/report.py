@@ -142,9 +142,14 @@ def legend() -> str:
     return "\n".join([*lines, *(f"  {name:<8} {meaning}" for name, _, meaning in COLUMNS)])
 
 
+def step_width(steps: int) -> int:
+    """Columns of "step/steps"."""
+    return max(len("step"), 2 * len(str(steps)) + 1)
+
+
 def console_header(steps: int) -> str:
     """The names of the columns, over those of `console_line`."""
-    return f"{'step':>{2 * len(str(steps)) + 1}} " + " ".join(f"{name:>{width}}" for name, width, _ in COLUMNS)
+    return "step".rjust(step_width(steps)) + " " + " ".join(f"{name:>{width}}" for name, width, _ in COLUMNS)
 
 
 def console_line(step: int, steps: int, m: dict[str, float]) -> str:
@@ -156,7 +161,7 @@ def console_line(step: int, steps: int, m: dict[str, float]) -> str:
         f"{m['response/truncated']:.0%}", m["time/step"], m["speed/tokens"],
     )  # fmt: skip
     cells = (fitted(value, width) for value, (_, width, _) in zip(values, COLUMNS, strict=True))
-    return f"{step}/{steps}".rjust(2 * len(str(steps)) + 1) + " " + " ".join(cells)
+    return f"{step}/{steps}".rjust(step_width(steps)) + " " + " ".join(cells)
 
 
 def fitted(value: float | str, width: int) -> str:

@@ -15,7 +15,7 @@ def metrics(**more):
     return row(1) | {"time/step": 0.4, "speed/tokens": 13553.0} | more
 
 
-@pytest.mark.parametrize("steps", [12, 250, 999_999])
+@pytest.mark.parametrize("steps", [2, 12, 250, 999_999])
 def test_a_step_is_a_line_of_at_most_100_columns_under_its_header(steps):
     usual = console_line(steps - 1, steps, metrics())
     extreme = {"policy/entropy": 123456.0, "optimizer/grad_norm": float("inf"), "policy/approx_kl": 3e-12, "time/step": 36000.0,

@@ -149,7 +149,7 @@ def rewarded_certainty(monkeypatch):
 
     def spoiled(of, logprobs, entropy, micro, a):
         made = loss(of, logprobs, entropy, micro, a)
-        return replace(made, loss=made.loss + 3.0 * entropy)
+        return replace(made, loss=made.loss + 5.0 * entropy)
 
     monkeypatch.setattr(train, "policy_loss", spoiled)
 
@@ -179,7 +179,7 @@ FAULTS = {
     "same responses": ([GRPO], one_seed),
     "wrong temperature": ([], lambda m: engines(m, lambda e: with_params(e, temperature=1.6))),
     "stale weights": ([], lambda m: engines(m, lambda e: apart(e, lambda i: False))),
-    "entropy collapse": ([], rewarded_certainty),
+    "entropy collapse": ([GRPO, "--optimizer.lr=1e-3"], rewarded_certainty),
     "learning rate too high": (["--optimizer.lr=0.05", "--optimizer.max_grad_norm=100"], None),
     "no gradient": (["--algorithm.estimator=OWN:Zero"], None),
     "truncation": ([GRPO, "--rollout.max_response_tokens=5"], None),

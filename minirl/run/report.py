@@ -173,7 +173,8 @@ def fitted(value: float | str, width: int) -> str:
         texts = [f"{value:,.0f}"] if abs(value) >= 100 else [f"{value:.{digits}f}" for digits in (3, 2, 1, 0)]
     else:
         texts = [f"{value:.1e}".replace("e-0", "e-")]
-    texts += [f"{value / 1e3:.0f}k", f"{value:.0e}".replace("e+0", "e").replace("e-0", "e-")]
+    texts += [f"{value / 1e3:.0f}k"] if abs(value) >= 1e3 else []
+    texts += [f"{value:.0e}".replace("e+0", "e").replace("e-0", "e-")]
     return next((text for text in texts if len(text) <= width), texts[-1]).rjust(width)
 
 

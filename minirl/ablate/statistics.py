@@ -178,9 +178,9 @@ def difference(arm: Floats, baseline: Floats, last: int | None = None) -> Differ
 
 
 def corrected(differences: Sequence[Difference]) -> list[Difference]:
-    """The same with p by Holm (Scand. J. Statist. 6, 1979) and intervals by Bonferroni: with a chance of at least 95% all of
-    them hold at once, and no difference of 0 gets a p <= 0.05, however they depend on each other. Holm's finds a little more than
-    the intervals: one may reach over 0 though p is below 0.05."""
+    """The same with p by Holm (Scand. J. Statist. 6, 1979) and intervals by Bonferroni, however they depend on each other: with
+    a chance of at least 95% all intervals hold at once, and with as much no difference that is 0 gets a p <= 0.05. Holm's rule
+    finds a little more than the intervals: one may reach over 0 though p is below 0.05."""
     m, adjusted = len(differences), [0.0] * len(differences)
     at_least = 0.0
     for rank, i in enumerate(sorted(range(m), key=lambda i: differences[i].p)):
@@ -205,7 +205,7 @@ def sequential(arm: Floats, baseline: Floats, width: float, last: int = LAST_LOO
 
 def rounded(points: float, half: float, up: bool = False) -> str:
     """A number in points with one digit after the point, more where the half-width is below a tenth."""
-    digits = 1 if half >= 0.1 or not half else min(6, ceil(-log10(half)) + 1)
+    digits = 1 if half >= 0.1 or not half else min(6, ceil(-log10(half) - 1e-9))
     return f"{ceil(points * 10**digits - 1e-6) / 10**digits if up else points:.{digits}f}"
 
 

@@ -31,6 +31,7 @@ from minirl.ablate.statistics import (
     at_equal_accuracy,
     corrected,
     difference,
+    nominal_level,
     sequential,
     t_quantile,
     variance_of,
@@ -231,6 +232,65 @@ def tried(repetitions: int, seeds: tuple[int, ...]) -> Iterator[list[str]]:
     yield from rows
 
 
+RATIOS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0)
+
+
+def largest(seeds: tuple[int, ...]) -> Iterator[list[str]]:
+    """False positives at the worst of RATIOS, the problems' share of the variance, which is known as if P were large."""
+    z = t_quantile(ALPHA, 10**9)
+    for S in seeds:
+        t, chances = t_quantile(ALPHA, S - 1), (np.arange(4000) + 0.5) / 4000
+        worst = np.zeros(3)
+        for ratio in RATIOS:
+            v = (1 - ratio) * chi2.ppf(chances, S - 1) / (S - 1)
+            of_seeds = v / (v + ratio)
+            satterthwaite = -stdtrit((S - 1) / of_seeds**2, ALPHA / 2) if ratio < 1 else z
+            halves = (
+                satterthwaite * np.sqrt(v + ratio),
+                (of_seeds * t + (1 - of_seeds) * z) * np.sqrt(v + ratio),
+                np.sqrt(t**2 * v + z**2 * ratio),
+            )
+            worst = np.maximum(worst, [2 * ndtr(-half).mean() for half in halves])
+        yield [f"{S}", *(f"{100 * w:.1f}" for w in worst)]
+
+
+def borders(paths: int, maxima: tuple[int, ...]) -> Iterator[list[str]]:
+    """Any of the looks after 3, 4 ... last seeds wrong, at the worst of RATIOS (that after six seeds), with the problems'
+    quantile at 5% and at 2.5%."""
+    for last in maxima:
+        rng, n = np.random.default_rng(last), np.arange(FIRST_LOOK, last + 1)
+        draws, common = rng.normal(size=(paths, last)), rng.normal(size=(paths, 1))
+        means = (draws.cumsum(1) / np.arange(1, last + 1))[:, FIRST_LOOK - 1 :]
+        variances = ((draws**2).cumsum(1)[:, FIRST_LOOK - 1 :] - n * means**2) / (n - 1) / n
+        level = nominal_level(ALPHA, last)
+        of_seeds = stdtrit(n - 1, level / 2) ** 2 * variances
+        row = [f"{last}", f"{100 * level:.2f}"]
+        for of_problems in (ALPHA, ALPHA / 2):
+            z, worst = t_quantile(of_problems, 10**9), 0.0
+            for ratio in RATIOS[:-1]:
+                sd = sqrt(ratio / (1 - ratio) / 6)
+                half = np.sqrt(of_seeds + (z * sd) ** 2)
+                worst = max(worst, float((np.abs(means + sd * common) > half).any(1).mean()))
+            row.append(f"{100 * worst:.1f}")
+        yield row
+
+
+def mixture(S: int, g: float = 10.0) -> float:
+    """Half-width over standard error of the t-mixture confidence sequence whose prior on mean / sd is normal with variance g:
+    the t at which the Bayes factor sqrt(1 + S g)^-1 ((1 + t^2/f) / (1 + t^2/(f (1 + S g))))^(S/2), f = S - 1, is 1 / ALPHA."""
+    grown = (sqrt(1 + S * g) / ALPHA) ** (2 / S)
+    return sqrt((S - 1) * (grown - 1) / (1 - grown / (1 + S * g)))
+
+
+def quantiles(seeds: tuple[int, ...]) -> Iterator[list[str]]:
+    """Half-widths over the standard error of the seeds' mean."""
+    yield ["one look", *(f"{t_quantile(ALPHA, S - 1):.2f}" for S in seeds)]
+    for last in (12, 20):
+        level = nominal_level(ALPHA, last)
+        yield [f"looks after 3 ... {last}", *(f"{t_quantile(level, S - 1):.2f}" if last >= S else "" for S in seeds)]
+    yield ["t-mixture, no end", *(f"{mixture(S):.2f}" for S in seeds)]
+
+
 def many(repetitions: int, seeds: tuple[int, ...], others: int = 6) -> Iterator[list[str]]:
     """`others` arms against one baseline, none different: how often any is found."""
     for S in seeds:
@@ -292,6 +352,15 @@ def report(repetitions: int, seeds: tuple[int, ...] = SEEDS) -> Iterator[str]:
         )
     )
     yield f"False positives of other rules, {least} repetitions:\n\n" + table(f"rule, {per_seeds}", tried(least, seeds))
+    yield "Largest share of false positives for any ratio of the variances of problems and seeds, by integral:\n\n" + table(
+        "S, Satterthwaite, Cochran and Cox, Banerjee", largest((2, *seeds))
+    )
+    yield "Half-width over the standard error of the seeds' mean:\n\n" + table(
+        "seeds, 3, 4, 5, 6, 8, 12, 20", quantiles((3, 4, 5, 6, 8, 12, 20))
+    )
+    yield f"Largest share of runs with any look wrong for any ratio, {20 * repetitions:,} paths:\n\n" + table(
+        "looks after 3 to, level of a look, problems at 5%, problems at 2.5%", borders(20 * repetitions, (6, 12, 20, 30))
+    )
     yield f"Six arms against one baseline, none different, {few} repetitions: any found:\n\n" + table(
         "S, uncorrected, Holm, outside an interval", many(few, seeds)
     )

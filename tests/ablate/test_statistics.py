@@ -282,9 +282,17 @@ def test_false_positives_coverage_and_power_in_a_small_simulation():
     assert np.mean([d.p <= 0.05 for d in found]) == pytest.approx(power, abs=0.05 + 3 * sqrt(0.21 / 400))
 
 
+def test_the_sequence_without_an_end_stops_where_its_bayes_factor_is_twenty():
+    """The factor as an integral: noncentral t over a normal prior on mean / sd, against central t."""
+    for S in (3, 6, 12):
+        t, effects = comparison.mixture(S), np.linspace(-40, 40, 8001)
+        given = stats.nct.pdf(t, S - 1, effects * sqrt(S)) * stats.norm.pdf(effects, 0, sqrt(10))
+        assert np.trapezoid(np.nan_to_num(given), effects) / stats.t.pdf(t, S - 1) == pytest.approx(20, rel=0.01)
+
+
 def test_the_command_prints_every_table(capsys):
     for part in comparison.report(10, (3,)):
         print(part)
     out = capsys.readouterr().out
-    assert out.count("\n| --- ") == 5
+    assert out.count("\n| --- ") == 8
     assert all(world in out for world in comparison.WORLDS)

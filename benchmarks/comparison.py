@@ -348,7 +348,7 @@ def report(repetitions: int, seeds: tuple[int, ...] = SEEDS) -> Iterator[str]:
         f"Looks after 3, 4 ... {LAST} seeds, no difference, {few} repetitions, stopping at {100 * WIDTH:.0f} points:\n\n"
         + table(
             "world, any look wrong, wrong when stopped, seeds used, stopped early, `difference` at every look: wrong",
-            until(repetitions),
+            until(few),
         )
     )
     yield f"False positives of other rules, {least} repetitions:\n\n" + table(f"rule, {per_seeds}", tried(least, seeds))

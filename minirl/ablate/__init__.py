@@ -1,1 +1,1 @@
-"""Estimators side by side: the same start, order of prompts and sampling seeds for each, and numbers that one can believe."""
+"""Comparisons of estimators: paired runs of train.py with intervals over seeds and problems. See __main__.py."""

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from tests.conftest import ROOT
 
 FAST = [
@@ -21,6 +23,7 @@ def ablate(*arguments, **kwargs):
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=220, **kwargs)
 
 
+@pytest.mark.slow
 def test_a_comparison_with_a_failing_arm_is_finished_again_and_reported(tmp_path):
     out, reward = tmp_path / "out", tmp_path / "own.py"
     reward.write_text("def reward(problem, response):\n    raise RuntimeError('broken')\n")
@@ -63,6 +66,7 @@ def test_a_comparison_with_a_failing_arm_is_finished_again_and_reported(tmp_path
     assert "optimizer.lr" in other.stderr
 
 
+@pytest.mark.slow
 def test_an_interrupted_comparison_goes_on_where_it_was(tmp_path):
     out = tmp_path / "out"
     command = [
@@ -88,6 +92,15 @@ def test_an_interrupted_comparison_goes_on_where_it_was(tmp_path):
     assert second.returncode == 0, second.stdout + second.stderr
     assert metrics.read_bytes().startswith(done), "the steps that were done are not done again"
     assert {run["steps"] for run in json.loads((out / "results.json").read_text())["runs"]} == {6}
+
+
+def test_the_quick_comparison_of_the_readme(tmp_path):
+    start = time.monotonic()
+    found = ablate("--quick", "--seeds", 1, "--jobs", 2, "--out", tmp_path, *FAST, "--budget", "steps=2")
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "1 seed: over problems only" in found.stdout
+    assert (tmp_path / "report.html").stat().st_size > 50_000, "pictures are in the page"
+    assert time.monotonic() - start < 180
 
 
 def test_nothing_to_compare_is_said_at_once():

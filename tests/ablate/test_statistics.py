@@ -291,7 +291,7 @@ def test_the_sequence_without_an_end_stops_where_its_bayes_factor_is_twenty():
 
 
 def test_the_command_prints_every_table(capsys):
-    for part in comparison.report(10, (3,)):
+    for part in comparison.report(8, (3,)):
         print(part)
     out = capsys.readouterr().out
     assert out.count("\n| --- ") == 8

@@ -252,7 +252,10 @@ class RunConfig:
     deterministic: bool = option(False, "use deterministic kernels: slower on a GPU (docs/determinism.md)")
     steps: int = option(250, "training steps, one rollout batch each", minimum=1)
     epochs: float | None = option(None, "end the run earlier, after so many passes over the training problems", minimum=0)
-    save_rollouts: int = option(2, "groups of each step written to rollouts/ as readable JSON", minimum=0)
+    save_rollouts: int = option(
+        3, "groups of each step written to rollouts/ as JSON: the one shaped most, an unselected one, a dropped one ...",
+        minimum=0,
+    )  # fmt: skip
     save_every: int = option(10, "steps between checkpoints; 0: only at the end, when stopped, and of a new best", minimum=0)
     keep: int = option(2, "newest checkpoints kept, besides the best by held-out pass@1", minimum=1)
     save_batches: int = option(

@@ -27,6 +27,7 @@ class Micro:
 
     def __init__(self, weights, versions, rollout_logprobs):
         self.token_weights, self.versions, self.rollout_logprobs = weights, versions, rollout_logprobs
+        self.rollouts: list = []
 
 
 def micro_batch(rng, tokens):

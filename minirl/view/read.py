@@ -17,7 +17,6 @@ from typing import Any
 
 import yaml
 
-from minirl.config.command_line import load
 from minirl.utils.errors import ConfigError
 
 Row = dict[str, Any]
@@ -154,7 +153,7 @@ def groups_of(rows: Iterator[Row]) -> tuple[list[Row], int]:
 
 
 def listed(group: Row) -> Row:
-    """What the list of groups needs of one: its number, a key of its prompt, right and all responses, the rule that chose it."""
+    """What the list of groups needs of one: number, key of its prompt, right and all responses, the rule that chose it."""
     statuses = [row.get("status") for row in group["responses"]]
     key = hashlib.sha256(group.get("prompt", "").encode(errors="backslashreplace")).hexdigest()[:12]
     return {

@@ -42,7 +42,9 @@ class Browser:
     def __call__(self, method, **params):
         """The result of a command. RuntimeError when Chromium refuses it."""
         self.number += 1
-        message = {"id": self.number, "method": method, "params": params} | ({"sessionId": self.session} if self.session else {})
+        message = {"id": self.number, "method": method, "params": params} | (
+            {"sessionId": self.session} if self.session else {}
+        )
         self.out.write(json.dumps(message).encode() + b"\0")
         while True:
             answer = self.read()
@@ -63,10 +65,14 @@ class Browser:
     def note(self, event):
         method, params = event.get("method"), event.get("params", {})
         if method == "Runtime.exceptionThrown":
-            self.errors.append(params["exceptionDetails"].get("exception", {}).get("description") or params["exceptionDetails"]["text"])
+            self.errors.append(
+                params["exceptionDetails"].get("exception", {}).get("description") or params["exceptionDetails"]["text"]
+            )
         elif method == "Log.entryAdded" and params["entry"]["level"] == "error":
             self.errors.append(params["entry"]["text"])
-        elif method == "Network.requestWillBeSent" and not params["request"]["url"].startswith(("file:", "data:", "blob:", "about:")):
+        elif method == "Network.requestWillBeSent" and not params["request"]["url"].startswith(
+            ("file:", "data:", "blob:", "about:")
+        ):
             self.errors.append(f"a request to {params['request']['url']}")
 
     def look(self, width=1280, height=900, dark=False, phone=False):

@@ -28,15 +28,15 @@ SHARED = ("group", "prompt", "gold", "chosen", "dropped", "branch")  # what all 
 @dataclass
 class Contents:
     """What a page shows of a run. curves: {metric: a value a step}, "step" among them; held_out: metrics of evaluations with
-    their step; steps: {step, groups: what the list of groups needs, packed: `pack` of the groups}; notes: sentences about what
-    was left out or could not be read."""
+    their step; steps: {step, groups: what the list of groups needs, packed: `pack` of the groups}; diagnoses: {step, name,
+    text}, None where nobody looked; notes: sentences about what was left out or could not be read."""
 
     name: str
     options: dict[str, Any]
     curves: dict[str, list[float | None]] = field(default_factory=dict)
     held_out: list[Row] = field(default_factory=list)
     steps: list[Row] = field(default_factory=list)
-    diagnoses: list[Row] = field(default_factory=list)
+    diagnoses: list[Row] | None = None
     notes: list[str] = field(default_factory=list)
     finished: bool = False
 

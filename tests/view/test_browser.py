@@ -40,7 +40,7 @@ GROUP = "document.getElementById('group').innerText"
 def test_it_shows_the_last_step_its_classes_and_reasons(clean, tmp_path):
     clean.open(page_of(tmp_path, write(tmp_path / "run", 3)))
     assert clean["document.getElementById('at').textContent"] == "step 3"
-    assert clean["document.querySelectorAll('.chart .main-svg').length"] >= 4, "charts are drawn"
+    clean.wait("document.querySelectorAll('.chart .main-svg').length >= 4")
     text = clean[GROUP]
     assert "3 of 10 right; 7 wrong answers in 2 classes; EDAS branch C." in text
     assert "wrong: 58 5 of 7 wrong (71%)" in " ".join(text.split())
@@ -118,7 +118,8 @@ def test_light_and_dark_follow_the_screen_and_a_key(clean, tmp_path, dark):
     clean.look(dark=dark)
     clean.open(page_of(tmp_path, write(tmp_path / "run", 2)))
     ground, ink = "getComputedStyle(document.body).backgroundColor", "getComputedStyle(document.body).color"
-    tick = "getComputedStyle(document.querySelector('.chart .xtick text')).fill"
+    tick = "(t => t && getComputedStyle(t).fill)(document.querySelector('.chart .xtick text'))"
+    clean.wait(tick)
     for is_dark in (dark, not dark):
         assert (brightness(clean[ground]) < brightness(clean[ink])) == is_dark
         assert (brightness(clean[tick]) > 128) == is_dark, "the charts follow"

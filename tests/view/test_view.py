@@ -26,8 +26,10 @@ def data_of(page):
 
 def test_a_real_run_is_in_its_page_with_the_reasons(tmp_path, capsys):
     run = tmp_path / "run"
-    options = ["--run.steps=3", "--rollout.prompts=4", "--algorithm.mini_batch_prompts=2", "--eval.problems=4", "--eval.every=0",
-               "--eval.samples=2", "--eval.k=1", "--model.path=embedded-arithmetic", *few_problems(tmp_path)]  # fmt: skip
+    options = [
+        "--run.steps=3", "--rollout.prompts=4", "--algorithm.mini_batch_prompts=2", "--eval.problems=4", "--eval.every=0",
+        "--eval.samples=2", "--eval.k=1", "--model.path=embedded-arithmetic", *few_problems(tmp_path),
+    ]  # fmt: skip
     assert train.main(load([*options, "--run-dir", str(run)])) == 0
     assert main([str(run)]) == 0
     assert "view.html: 2" in capsys.readouterr().out

@@ -259,7 +259,10 @@ class RunConfig:
     seconds: float | None = option(
         None, "end the run earlier, after the step that reaches so much training time, evaluations not counted", above=0
     )
-    save_rollouts: int = option(2, "groups of each step written to rollouts/ as readable JSON", minimum=0)
+    save_rollouts: int = option(
+        3, "groups of each step written to rollouts/ as JSON: the one shaped most, an unselected one, a dropped one ...",
+        minimum=0,
+    )  # fmt: skip
     save_every: int = option(10, "steps between checkpoints; 0: only at the end, when stopped, and of a new best", minimum=0)
     keep: int = option(2, "newest checkpoints kept, besides the best by held-out pass@1", minimum=1)
     save_batches: int = option(

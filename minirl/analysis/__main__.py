@@ -40,7 +40,9 @@ def command_line(argv: Sequence[str] | None) -> argparse.Namespace:
         if name not in ("paper", "ranking"):
             made[name].add_argument("inputs", nargs="+", metavar="RUN" if name == "dynamics" else "EVAL")
     made["ranking"].add_argument("microscope", type=Path, metavar="MICROSCOPE", help="RUN/microscope/stepN")
-    made["ranking"].add_argument("results", type=Path, metavar="RESULTS.json", help='{"estimator": final accuracy, ...}')
+    made["ranking"].add_argument(
+        "results", type=Path, metavar="RESULTS.json", help='of minirl.ablate, or {"estimator": accuracy, ...}'
+    )
     for name in ("diversity", "breakthroughs"):
         made[name].add_argument("--before", metavar="LABEL", help="the model before training; the first one otherwise")
         made[name].add_argument(

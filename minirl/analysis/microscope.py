@@ -25,15 +25,14 @@ TOP = 3
 
 @dataclass
 class Seen:
-    """What one estimator makes of the batch. settings: loss and aggregation of its run; groups: that it trains on, G; parts:
-    float32[G, P] gradient of each; gram, cross: float[G, G'] inner products of its parts with themselves and with those of the
-    first estimator; gradient: float32[P]; moves: float[T_i] a response, change of its log-probs in a step, nats; entropy: mean
-    change of a token's entropy in that step, nats; text: token ids -> text, the tokenizer's decode."""
+    """What one estimator makes of the batch. settings: loss and aggregation of its run; groups: that it trains on, G; gram,
+    cross: float[G, G'] inner products of its parts with themselves and with those of the first estimator; gradient: float32[P];
+    moves: float[T_i] a response, change of its log-probs in a step, nats; entropy: mean change of a token's entropy in that
+    step, nats; text: token ids -> text, the tokenizer's decode."""
 
     name: str
     settings: dict[str, str]
     groups: list[list[Rollout]]
-    parts: Floats
     gram: Floats
     cross: Floats
     gradient: Floats
@@ -138,8 +137,9 @@ def shares(gram: Floats) -> list[float]:
 
 
 def advantages(groups: Sequence[Sequence[Rollout]]) -> dict[str, Any]:
-    """Advantages by group, one a response or a list of one a token, 0 for a response that the loss leaves out; right, wrong: mean
-    over right and over wrong responses, of a response's mean over its tokens; zero: share of responses that have none."""
+    """advantages: by group, one a response or a list of one a token, 0 for a response that the loss leaves out; right, wrong:
+    mean over right and over wrong responses, of a response's mean over its tokens; zero: share of responses that have none.
+    """
     values = {g[0].group: [np.round(np.asarray(r.advantages) * bool(r.weight), 6) for r in g] for g in groups}
     rollouts = [r for group in groups for r in group]
     means = np.array([value.mean() for group in values.values() for value in group])
@@ -220,10 +220,10 @@ def tables(result: dict[str, Any]) -> list[str | Table]:
     ]  # fmt: skip
     shown: list[str | Table] = [
         f"{len(found)} estimators on {result['groups']} groups, {result['parameters']:,} parameters. A: mean advantage of "
-        "right and of wrong responses, and the share without one. norm: of the gradient before clipping. cosine: with 95% of those "
-        f"over {result['resamples']:,} resamples of the groups. signal / noise: a ratio of squares, 95% interval. gain: change of accuracy on these problems, "
-        f"and entropy: of a token's entropy, when the weights move against the gradient by {result['step_length']:g} of their "
-        "length.",
+        "right and of wrong responses, and the share without one. norm: of the gradient before clipping. cosine: with 95% of "
+        f"those over {result['resamples']:,} resamples of the groups. signal / noise: a ratio of squares, 95% interval. gain: "
+        "change of accuracy on these problems, and entropy: of a token's entropy, when the weights move against the gradient "
+        f"by {result['step_length']:g} of their length.",
         [head, *rows],
     ]
     different = [name for name in names if not found[name]["same_as"]]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from minirl.ablate.outcomes import paired, table
 from minirl.analysis.microscope import between, cell
 from minirl.analysis.output import Table
 from minirl.utils.errors import ConfigError, require
@@ -18,12 +19,15 @@ FEWEST = 4  # estimators; with fewer there is no interval
 
 
 def load(microscope: Path, results: Path) -> tuple[dict[str, Any], dict[str, float]]:
-    """(microscope.json of a folder or file, {estimator: final accuracy} of a JSON file). ConfigError for another content."""
+    """(microscope.json of a folder or file, {estimator: final accuracy} of a JSON file: that mapping, or the results.json of a
+    comparison, whose arms have the mean pass@1 of the seeds that all have finished). ConfigError for another content."""
     path = microscope / "microscope.json" if microscope.is_dir() else microscope
     found, accuracies = read(path), read(results)
+    if isinstance(accuracies, dict) and {"arms", "runs"} <= accuracies.keys():
+        accuracies = {arm: float(np.nanmean(table(accuracies, arm, 1))) for arm in accuracies["arms"] if paired(accuracies)}
     require(isinstance(found, dict) and "estimators" in found, f"{path} is no microscope.json")
     numbers = isinstance(accuracies, dict) and all(type(value) in (int, float) for value in accuracies.values())
-    require(numbers, f'{results} must hold {{"estimator": final accuracy, ...}}')
+    require(numbers, f'{results} must hold {{"estimator": final accuracy, ...}} or be of a comparison')
     return found, accuracies
 
 

@@ -51,12 +51,13 @@ def microscope(inputs: Inputs, train: Train) -> None:
     with open_run(replace(inputs, config=opened)) as opened_run:
         replay = cast(Replay, opened_run)
         check(replay, len(configs))
-        seen: list[Seen] = []
+        seen, first = list[Seen](), None
         for name, look in looks(replay, inputs, configs, train):
             if isinstance(look, str):
                 left_out[name] = look
             else:
-                seen.append(look.seen(seen[0] if seen else None))
+                first = look.parts if first is None else first
+                seen.append(look.seen(first))
                 say(f"{name}: norm {np.linalg.norm(seen[-1].gradient):.4g}")
         require(bool(seen), f"no estimator fits this step: {'; '.join(f'{name}: {why}' for name, why in left_out.items())}")
         saved = replay.saved
@@ -78,13 +79,14 @@ def check(replay: Replay, estimators: int) -> None:
         f"steps: {', '.join(map(str, with_weights(saved))) or 'none'}",
     )
     parameters = sum(p.numel() for p in policy.head.parameters())
-    needed = 4 * parameters * (2 * replay.config.rollout.prompts + estimators) / 2**30
+    # Parts of the gradient by group: the first estimator's, the last one's, those being made, and their sum's copy.
+    needed = 4 * parameters * (4 * replay.config.rollout.prompts + estimators) / 2**30
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     require(
         needed < memory,
-        f"gradients of {parameters:,} parameters for {replay.config.rollout.prompts} groups, twice, and of {estimators} "
-        f"estimators take {needed:.0f} GiB of this machine's {memory:.0f}: look at the first groups only, as with --rollout.prompts=4 "
-        "--algorithm.mini_batch_prompts=4, and name fewer estimators",
+        f"gradients of {parameters:,} parameters for {replay.config.rollout.prompts} groups, four times, and {estimators} "
+        f"estimators take {needed:.0f} GiB of this machine's {memory:.0f}: name fewer estimators, or look at the first groups "
+        "only, as with --rollout.prompts=4 --algorithm.mini_batch_prompts=4",
     )
 
 
@@ -114,12 +116,12 @@ def looks(replay: Replay, inputs: Inputs, configs: Mapping[str, Config], train: 
 
 @dataclass
 class Look(Run):
-    """The run of one estimator over the saved step `number`. batch: what it trained on; parts: float32[P] of each group, by the
-    group's number, which sum to the gradient."""
+    """The run of one estimator over the saved step `number`. batch: what it trained on; parts: float32[G, P], a part
+    of the gradient for each of its groups, which sum to it."""
 
     number: int
     batch: Batch = field(default_factory=lambda: Batch([], [], []))
-    parts: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    parts: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
 
     def steps(self) -> Iterator[Step]:
         """The saved step alone."""
@@ -127,27 +129,25 @@ class Look(Run):
 
     def finish_step(self, step: Step, batch: Batch, stats: UpdateStats) -> None:
         """Keeps the batch and the gradient: the mean over mini-batches, skipped ones included."""
-        count = max(1, self.policy.steps + stats.skipped)
-        zeros = np.zeros(self.policy.size, np.float32)
-        self.batch = batch
-        self.parts = {group[0].group: self.policy.parts.get(group[0].group, zeros) / count for group in batch.groups}
+        kept, zeros = self.policy.parts, np.zeros(self.policy.size, np.float32)
+        self.batch, numbers = batch, [group[0].group for group in batch.groups]
+        self.parts = np.array([kept.get(number, zeros) for number in numbers]).reshape(-1, self.policy.size)
+        self.parts /= max(1, self.policy.steps + stats.skipped)
+        kept.clear()
 
-    def seen(self, first: Seen | None) -> Seen:
-        """What is reported of it. first: the estimator that the others are compared with, None if it is this one."""
-        parts = np.array(list(self.parts.values())).reshape(len(self.parts), self.policy.size)
-        gradient = parts.sum(0, dtype=np.float64)
-        rollouts = [replace(r) for group in self.batch.groups for r in group]
-        logprobs, entropies = self.policy.moved(gradient, rollouts)
+    def seen(self, first: NDArray[np.float32]) -> Seen:
+        """What is reported of it. first: the parts of the estimator that the others are compared with."""
+        gradient = self.parts.sum(0, dtype=np.float64)
+        logprobs, entropies = self.policy.moved(gradient, [replace(r) for group in self.batch.groups for r in group])
         return Seen(
             name=self.config.algorithm.estimator,
             settings={key: getattr(self.config.algorithm.requirements, key) for key in ("loss", "loss_agg_mode")},
             groups=self.batch.groups,
-            parts=parts,
-            gram=parts @ parts.T,
-            cross=parts @ (parts if first is None else first.parts).T,
+            gram=self.parts @ self.parts.T,
+            cross=self.parts @ first.T,
             gradient=gradient.astype(np.float32),
             moves=logprobs,
-            entropy=float(np.concatenate(entropies).mean()) if entropies else 0.0,
+            entropy=float(np.concatenate(entropies).mean()),
             text=self.sampler.tokenizer.decode,
         )
 

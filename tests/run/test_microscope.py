@@ -67,7 +67,7 @@ def distance(a, b):
     return np.linalg.norm(a - b) / np.linalg.norm(b)
 
 
-NAMES = "grpo,dapo+edas,dapo+entropy,unlikely,nsr,gpg,reinforce_pp,ngrpo,dapo+ace,dapo+edas-shuffled"
+NAMES = "dapo+edas,dapo+entropy,nsr,reinforce_pp,ngrpo,dapo+ace,dapo+edas-shuffled"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.stats import binomtest
 
 from minirl.ablate.outcomes import paired, table
-from minirl.ablate.statistics import Difference, at_equal_accuracy, corrected, difference, sentence, sequential
+from minirl.ablate.statistics import FIRST_LOOK, Difference, at_equal_accuracy, corrected, difference, sentence
 from minirl.evaluation.metrics import powers
 
 Results = dict[str, Any]
@@ -64,7 +64,7 @@ def analyse(results: Results) -> dict[str, Any]:
         }
     samples = min(max(run["after"]["n"]) for run in results["runs"])
     ks = powers(samples)
-    held_out = {k: against(others, baseline, lambda arm, k=k: table(results, arm, k), results["until"]) for k in ks}  # type: ignore[misc]
+    held_out = {k: against(others, baseline, lambda arm, k=k: table(results, arm, k), results["last_look"]) for k in ks}  # type: ignore[misc]
     scalars = {}
     if len(seeds) > 1:
         for name, of in SCALARS.items():
@@ -82,20 +82,30 @@ def analyse(results: Results) -> dict[str, Any]:
 
 
 def against(
-    arms: Sequence[str], baseline: str, values: Callable[[str], NDArray[np.float64]], until: float | None = None
+    arms: Sequence[str], baseline: str, values: Callable[[str], NDArray[np.float64]], last: int | None = None
 ) -> dict[str, Difference]:
     """{arm: its difference to the baseline}, corrected for the number of arms. values: float[S, P] of an arm.
 
-    until: the comparison was looked at after every seed, so that the intervals are those of `sequential`.
+    last: the most seeds, if the comparison is looked at after every one: the intervals then hold after each look.
     """
     base = values(baseline)
-    looked = until is not None and len(base) >= 3
-    found = [sequential(values(arm), base, 0.0)[0] if looked else difference(values(arm), base) for arm in arms]
+    found = [difference(values(arm), base, last if last and len(base) >= FIRST_LOOK else None) for arm in arms]
     return dict(zip(arms, corrected(found), strict=True))
 
 
+def narrow(results: Results, points: float) -> bool:
+    """Whether every arm's interval for pass@1 is at most `points` to each side; never before FIRST_LOOK seeds."""
+    seeds, baseline = paired(results), results["baseline"]
+    others = [arm for arm in results["arms"] if arm != baseline]
+    if len(seeds) < FIRST_LOOK:
+        return False
+    found = against(others, baseline, lambda arm: table(results, arm, 1), results["last_look"])
+    return all(100 * d.half_width <= points for d in found.values())
+
+
 def summary(results: Results, arm: str, ks: Sequence[int]) -> dict[str, Any]:
-    """An arm's means over its paired seeds: {before: {k: pass@k}, after: {k: (mean, standard deviation over seeds)}, scalars}."""
+    """An arm's means over its paired seeds: {before, before_k: pass@1 and pass@k, after: {k: (mean, standard deviation over
+    seeds)}, steps: numbers of steps, scalars}."""
     runs = runs_of(results, arm)
     after = {k: table(results, arm, k).mean(1) for k in ks}
     return {

@@ -54,8 +54,8 @@ def blocks_of(results: Results, found: dict[str, Any]) -> list[Block]:
     seeds, largest = found["seeds"], max(found["ks"], default=1)
     blocks: list[Block] = [
         f"# {' against '.join([', '.join(others), baseline])}",
-        f"{len(results['arms'])} arms, {len(seeds)} paired seeds, task {results['task']}, model {results['model']}; budget of a "
-        f"run: {results['budget']}. Within a seed all arms have the same starting weights, order of prompts and sampling "
+        f"{len(results['arms'])} arms, {len(seeds)} paired seeds, task {results['task']}, model {results['model']}; budget of "
+        f"a run: {results['budget']}. Within a seed all arms have the same starting weights, order of prompts and sampling "
         "seeds.",
         *(f"**{line}.**" for line in found["verdicts"]),
     ]
@@ -90,7 +90,7 @@ def blocks_of(results: Results, found: dict[str, Any]) -> list[Block]:
     blocks += [
         "## Breakthroughs",
         f"Problems that none of {largest} responses solved before training, by whether one of as many does after it, counted "
-        f"over {len(seeds)} seeds. p: exact McNemar test within seeds; problems that recur in several seeds make it optimistic.",
+        f"over {len(seeds)} seeds. p: exact McNemar test within seeds, optimistic where problems recur in several seeds.",
         breakthroughs(found, baseline),
         "## What differs between the arms",
         differing(results),
@@ -193,8 +193,8 @@ def published(results: Results) -> list[Block]:
     if not rows:
         return []
     text = (
-        f"The paper (arXiv 2605.17333) gives for {model} these gains of DAPO+EDAS over the strongest other method, in points of "
-        "mean accuracy, from one training run each, on its benchmarks:"
+        f"The paper (arXiv 2605.17333) gives for {model} these gains of DAPO+EDAS over the strongest other method, in points "
+        "of mean accuracy, from one training run each, on its benchmarks:"
     )
     return ["## As published", text, [["benchmark", "gain"], *rows]]
 
@@ -264,7 +264,8 @@ def draw_curves(results: Results) -> bytes:
                 error = values.std(0, ddof=1) / np.sqrt(len(values))
                 axis.fill_between(x, mean - error, mean + error, color=line.get_color(), alpha=0.2, linewidth=0)
         axis.set(title=title, xlabel="step")
-    axes.flat[0].legend(fontsize=8)
+    if axes.flat[0].lines:
+        axes.flat[0].legend(fontsize=8)
     return png(figure)
 
 

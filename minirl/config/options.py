@@ -307,6 +307,7 @@ class Config:
     plan: PlanConfig = field(default_factory=PlanConfig)
     dry_run: bool = False
     replay: str | None = None
+    estimators: dict[str, Any] = field(default_factory=dict)  # of --estimators: the config of each, or why it cannot have one
 
     def build_estimator(self) -> advantages.Estimator:
         """The advantage estimator that `algorithm.estimator` names, with the options of `estimator`."""

@@ -181,7 +181,7 @@ def test_other_data_is_refused_and_the_same_data_elsewhere_is_not(tmp_path, caps
 
 
 def test_another_tokenizer_model_or_reward_in_the_same_place_is_refused(tmp_path, capsys):
-    model = shutil.copytree(tiny.FOLDERS["embedded-arithmetic"], tmp_path / "model")
+    model = shutil.copytree(tiny.FOLDERS["embedded"], tmp_path / "model")
     (tmp_path / "mine.py").write_text(reward := "def mine(problem, response, rollout):\n    return float('1' in response)\n")
     options = [*few_problems(tmp_path), f"--model.path={model}", f"--verifier.rewards=[['{tmp_path / 'mine.py'}:mine', 1]]"]
     folder = begun(tmp_path / "out", *options)
@@ -394,7 +394,7 @@ def test_a_killed_run_with_vllm_and_zero_3_goes_on_to_the_same_numbers(tmp_path)
 
 def test_a_template_that_prints_the_date_prints_the_day_the_run_began(tmp_path, capsys):
     """Else the prompts of a run that is resumed on another day would be others."""
-    model = shutil.copytree(tiny.FOLDERS["embedded-arithmetic"], tmp_path / "model")
+    model = shutil.copytree(tiny.FOLDERS["embedded"], tmp_path / "model")
     template = model / "chat_template.jinja"
     template.write_text("{{ strftime_now('%d') }}" + template.read_text())
     options = [f"--model.path={model}", *few_problems(tmp_path)]

@@ -108,7 +108,7 @@ def test_the_metrics_that_are_promised_are_there_and_sane(finished):
 def test_the_saved_model_loads_and_the_saved_config_repeats_the_run(finished, tmp_path):
     folder, _ = finished
     model = AutoModelForCausalLM.from_pretrained(folder / "model")
-    start = AutoModelForCausalLM.from_pretrained(tiny.FOLDERS["embedded-arithmetic"])
+    start = AutoModelForCausalLM.from_pretrained(tiny.FOLDERS["embedded"])
     assert any(not torch.equal(a, b) for a, b in zip(model.parameters(), start.parameters(), strict=True))
     assert AutoTokenizer.from_pretrained(folder / "model").chat_template
     saved = yaml.safe_load((folder / "config.yaml").read_text())
@@ -223,7 +223,7 @@ def test_groups_without_signal_end_in_a_skipped_step_that_is_counted_and_said(ho
     assert "step 1 has 0 of 4 groups" in capsys.readouterr().out
     assert (tmp_path / "out" / "rollouts" / "step000001.jsonl").exists(), "what could not be trained on is there to read"
     model, start = (
-        AutoModelForCausalLM.from_pretrained(p) for p in (tmp_path / "out" / "model", tiny.FOLDERS["embedded-arithmetic"])
+        AutoModelForCausalLM.from_pretrained(p) for p in (tmp_path / "out" / "model", tiny.FOLDERS["embedded"])
     )
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), start.parameters(), strict=True))
 
@@ -321,7 +321,7 @@ def test_what_is_not_installed_is_named_with_the_remedy(missing, arguments, says
 
 
 def test_a_model_folder_without_weights_is_bad_input(tmp_path, capsys):
-    shutil.copytree(tiny.FOLDERS["embedded-arithmetic"], tmp_path / "model", ignore=shutil.ignore_patterns("*.safetensors"))
+    shutil.copytree(tiny.FOLDERS["embedded"], tmp_path / "model", ignore=shutil.ignore_patterns("*.safetensors"))
     assert start([*SMALL, f"--model.path={tmp_path / 'model'}", "--run-dir", str(tmp_path / "out")]) == 2
     assert re.search(r"model\.path='.*model'.*weights", capsys.readouterr().err)
 

@@ -161,7 +161,7 @@ def test_two_ranks_give_the_bytes_of_one(one, tmp_path):
 def broken_folder(tmp_path):
     folder = tmp_path / "broken"
     folder.mkdir(exist_ok=True)
-    shutil.copy(tiny.FOLDERS["embedded-arithmetic"] / "config.json", folder)
+    shutil.copy(tiny.FOLDERS["embedded"] / "config.json", folder)
     return folder
 
 
@@ -172,7 +172,7 @@ def sharded_folder(tmp_path):
 
 
 def bare_folder(tmp_path):
-    shutil.copytree(tiny.FOLDERS["embedded-arithmetic"], tmp_path / "bare")
+    shutil.copytree(tiny.FOLDERS["embedded"], tmp_path / "bare")
     (tmp_path / "bare" / "chat_template.jinja").unlink()
     return tmp_path / "bare"
 

@@ -1,9 +1,9 @@
 """Whether the task rules stands for the regime of arXiv 2605.17333: python -m benchmarks.rules_start [RUN ...]
 
-Samples the embedded model before any training, 10 responses to each of 1,024 training problems and 32 to each held-out one, and
-prints a table of what it measured beside the range that was fixed before any two methods were compared. RUN: run folders of DAPO
-on this task (run.steps at least 80, eval.samples at least 32); they add what training must do. Exit code 1: a value is out of
-its range. Then the task or its warm start is to be changed, never the method. About two minutes on one core.
+Samples the embedded model before any training, 10 responses to each of 1,024 training problems and 32 to each held-out one,
+and prints what it measured beside the range that was fixed before any two methods were compared. RUN: run folders of DAPO on
+this task (run.steps at least 80, eval.samples at least 32); they add what training must do. Exit code 1: a value is out of its
+range. Then the task or its warm start is to be changed, never the method. About two minutes on one core.
 """
 
 import argparse

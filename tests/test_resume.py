@@ -16,6 +16,7 @@ import pytest
 from benchmarks.kill_resume import MARK, RUN, differences, fingerprint, launcher, living
 from benchmarks.kill_resume import start as start_watched
 from minirl.config.command_line import load
+from minirl.data import rules
 from minirl.policy.policy import Policy
 from minirl.run import lifecycle, training
 from minirl.run.folder import finished
@@ -165,7 +166,7 @@ def test_a_named_checkpoint_is_continued_and_later_ones_go(whole, stopped, tmp_p
 
 
 def test_other_data_is_refused_and_the_same_data_elsewhere_is_not(tmp_path, capsys):
-    rows = [{"problem": f"{a}*7=", "answer": str(a * 7)} for a in range(100, 160)]
+    rows = [{"problem": p.prompt, "answer": p.answer} for p in rules.problems("train")[:60]]
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -173,7 +174,7 @@ def test_other_data_is_refused_and_the_same_data_elsewhere_is_not(tmp_path, caps
     folder = begun(tmp_path / "out", *data)
     moved = [*data[:2], f"--data.train={tmp_path / 'two' / 'rows.jsonl'}"]
     begun(folder, *moved)
-    rows[0]["answer"] = "700.0"
+    rows[0]["answer"] += ".0"
     (tmp_path / "two" / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert start([*RUN, *moved, "--run-dir", str(folder)]) == 2
     assert "problems changed since" in capsys.readouterr().err

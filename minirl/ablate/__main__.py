@@ -14,13 +14,16 @@ seed. The same command continues after an interruption. --section.key=value goes
 import argparse
 import json
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from minirl.ablate import cells as design
-from minirl.ablate import outcomes, runner
+from minirl.ablate import outcomes, report, runner
+from minirl.ablate.analysis import narrow
+from minirl.ablate.statistics import FIRST_LOOK, LAST_LOOK
 from minirl.config.command_line import pairs
 from minirl.utils.console import finish_stdout, replace_file, say
 from minirl.utils.errors import ConfigError, require
@@ -61,25 +64,26 @@ def definition(o: argparse.Namespace, options: dict[str, str]) -> design.Design:
     if o.quick:
         estimators = estimators or ["dapo", "dapo+edas"]
         o.seeds, options = o.seeds or 2, QUICK | options
+    if o.until is not None and o.seeds is None:
+        o.seeds = LAST_LOOK
     options = options | design.budget_options(o.budget)
     only = [name for name in o.arms.split(",") if name]
     return design.design_of(o.config, estimators, o.grid, options, o.seeds, o.baseline, only)
 
 
-def collect(
-    plan: design.Design, cells: Sequence[design.Cell], progress: runner.Progress, o: argparse.Namespace
-) -> dict[str, Any]:
+def collect(plan: design.Design, done: Sequence[design.Cell], failed: dict[str, str], o: argparse.Namespace) -> dict[str, Any]:
     """The tree of results.json: the comparison's definition and what every finished cell gave."""
-    done = sorted(progress.done, key=cells.index)
+    done = sorted(done, key=lambda cell: (cell.seed, [arm.name for arm in plan.arms].index(cell.arm.name)))
     return {
         "baseline": plan.baseline,
         "arms": {arm.name: dict(arm.options) for arm in plan.arms},
-        "budget": o.budget or f"steps={cells[0].config.run.steps}",
-        "task": cells[0].config.data.task,
-        "model": cells[0].config.model.path,
-        "differing": design.differing(cells),
-        "failed": progress.failed,
+        "budget": o.budget or f"steps={done[0].config.run.steps}",
+        "task": done[0].config.data.task,
+        "model": done[0].config.model.path,
+        "differing": design.differing(done),
+        "failed": failed,
         "until": o.until,
+        "last_look": plan.seeds if o.until is not None else None,
         "problems": outcomes.problem_ids(done),
         "runs": [outcomes.outcome(cell) for cell in done],
     }
@@ -91,7 +95,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if o.report:
             results = outcomes.load(o.report / "results.json")
-            write(o.report, results)
+            for line in report.write_report(o.report, results):
+                say(line)
             return 0
         return compare(o, options)
     except ConfigError as error:
@@ -106,10 +111,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def compare(o: argparse.Namespace, options: dict[str, str]) -> int:
     """Runs the cells and writes the report; the exit code."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell ignores the first one for commands in the background
+        signal.signal(number, signal.default_int_handler)
     plan = definition(o, options)
     cells = design.cells_of(plan, o.out)
     machine = runner.machine_of(o.launcher, o.jobs, o.gpus_per_run)
     require(o.until is None or o.until > 0, f"--until takes points of accuracy above 0, not {o.until}")
+    require(
+        o.until is None or plan.seeds >= FIRST_LOOK,
+        f"--until looks after {FIRST_LOOK} seeds or more: --seeds {plan.seeds} is the most",
+    )
     command = shlex.join(["python", "-m", "minirl.ablate", *sys.argv[1:]])
     runner.remember(o.out, {"command": command, "arms": {arm.name: dict(arm.options) for arm in plan.arms}})
     say(
@@ -118,18 +129,15 @@ def compare(o: argparse.Namespace, options: dict[str, str]) -> int:
     )
 
     def enough(done: Sequence[design.Cell]) -> bool:
-        return False
+        return o.until is not None and narrow(collect(plan, done, {}, o), o.until)
 
     progress = runner.run_cells(cells, machine, enough)
     require(bool(progress.done), f"no run finished: {'; '.join(f'{name}: {why}' for name, why in progress.failed.items())}")
-    results = collect(plan, cells, progress, o) | {"command": command}
+    results = collect(plan, progress.done, progress.failed, o) | {"command": command}
     replace_file(o.out / "results.json", json.dumps(results, ensure_ascii=False) + "\n")
-    write(o.out, results)
+    for line in report.write_report(o.out, results):
+        say(line)
     return 1 if progress.failed else 0
-
-
-def write(out: Path, results: dict[str, Any]) -> None:
-    """Writes the report."""
 
 
 if __name__ == "__main__":

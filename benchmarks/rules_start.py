@@ -9,6 +9,7 @@ range. Then the task or its warm start is to be changed, never the method. About
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,10 +85,21 @@ def start_checks(training: list[Group], held_out: list[tuple[int, int]], entropy
     ]
 
 
-def run_checks(folder: Path, last: int = 20) -> list[Check]:
-    """The rows of a finished run of DAPO: the fall of its diverse groups and of its entropy from the mean of the first five
-    steps to that of the `last` ones, and the share of the held-out problems unsolved before that it solves. ConfigError when
-    the folder has too little."""
+def run_checks(folders: Sequence[Path]) -> list[Check]:
+    """The rows of finished runs of DAPO, means over them of what `run_values` gives."""
+    falls, entropies, solved = np.mean([run_values(folder) for folder in folders], 0).tolist()
+    runs = f"DAPO, {len(folders)} run{'s' if len(folders) > 1 else ''}"
+    return [
+        Check(f"{runs}: change of the diverse groups", falls, high=-0.6),
+        Check(f"{runs}: change of the entropy", entropies, high=-0.5),
+        Check(f"{runs}: unsolved problems that are solved, share", solved, low=0.2, high=0.6),
+    ]
+
+
+def run_values(folder: Path, last: int = 20) -> tuple[float, float, float]:
+    """(relative change of the diverse groups in a batch, that of the entropy, share of the held-out problems without any right
+    response before training that have one after it). Changes are from the mean of the first five steps to that of the `last`
+    ones. ConfigError when the folder has too little."""
     try:
         rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError) as error:
@@ -95,23 +107,16 @@ def run_checks(folder: Path, last: int = 20) -> list[Check]:
     files = sorted((folder / "evaluations").glob("step*.json"))
     if len(rows) < 5 + last or len(files) < 2:
         raise ConfigError(f"{folder} has {len(rows)} steps and {len(files)} evaluations: {5 + last} and 2 are needed")
-
-    def kept(key: str) -> float:
-        values = [row[key] for row in rows]
-        return float(np.mean(values[-last:]) / np.mean(values[:5]))
-
     before, after = (read(files[i])[0].problems for i in (0, -1))
     if any(p["n"] < UNSOLVED_OF for p in before):
         raise ConfigError(f"{folder} was evaluated with too few responses: set eval.samples to at least {UNSOLVED_OF}")
-    unsolved = [i for i, p in enumerate(before) if p["right"] == 0]
-    return [
-        Check(f"{folder.name}: change of the diverse groups", kept("batch/diverse_groups") - 1, high=-0.6),
-        Check(f"{folder.name}: change of the entropy", kept("policy/entropy") - 1, high=-0.5),
-        Check(
-            f"{folder.name}: unsolved problems that it solves, share",
-            float(np.mean([after[i]["right"] > 0 for i in unsolved])), low=0.2, high=0.6,
-        ),
-    ]  # fmt: skip
+
+    def change(key: str) -> float:
+        values = [row[key] for row in rows]
+        return float(np.mean(values[-last:]) / np.mean(values[:5])) - 1
+
+    solved = [after[i]["right"] > 0 for i, p in enumerate(before) if p["right"] == 0]
+    return change("batch/diverse_groups"), change("policy/entropy"), float(np.mean(solved))
 
 
 def sample_start(groups: int, problems: int, seed: int) -> list[Check]:
@@ -150,7 +155,7 @@ def main() -> int:
     parser.add_argument("--results", help="file for the JSON line; else benchmarks/results.jsonl")
     o = parser.parse_args()
     try:
-        checks = sample_start(o.groups, o.problems, o.seed) + [check for run in o.runs for check in run_checks(run)]
+        checks = sample_start(o.groups, o.problems, o.seed) + (run_checks(o.runs) if o.runs else [])
     except ConfigError as error:
         print(f"rules_start: {error}", file=sys.stderr)
         return 2

@@ -47,19 +47,23 @@ def finished(folder, steps, samples=32):
     return folder
 
 
-def test_the_rows_of_a_run_by_hand(tmp_path):
-    checks = run_checks(finished(tmp_path / "dapo", 25))
-    assert [check.value for check in checks] == pytest.approx([-0.75, -0.625, 0.5])
+def test_the_rows_of_runs_are_means_by_hand(tmp_path):
+    one, two = finished(tmp_path / "one", 25), finished(tmp_path / "two", 30)
+    lines = (two / "metrics.jsonl").read_text().replace("0.03}", "0.04}").splitlines()
+    (two / "metrics.jsonl").write_text("\n".join(lines))
+    checks = run_checks([one, two])
+    assert [check.value for check in checks] == pytest.approx([-0.75, (-0.625 - 0.5) / 2, 0.5])
     assert [check.verdict for check in checks] == ["ok"] * 3
+    assert checks[0].name == "DAPO, 2 runs: change of the diverse groups"
 
 
 def test_a_run_that_says_too_little_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="has 24 steps and 2 evaluations: 25 and 2 are needed"):
-        run_checks(finished(tmp_path / "short", 24))
+        run_checks([finished(tmp_path / "short", 24)])
     with pytest.raises(ConfigError, match=r"eval\.samples to at least 32"):
-        run_checks(finished(tmp_path / "few", 30, samples=16))
+        run_checks([finished(tmp_path / "few", 30, samples=16)])
     with pytest.raises(ConfigError, match="no run folder with metrics"):
-        run_checks(tmp_path / "missing")
+        run_checks([tmp_path / "missing"])
 
 
 def test_the_command_samples_the_embedded_model_and_says_what_is_out_of_range(tmp_path, capsys, monkeypatch):

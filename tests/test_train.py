@@ -65,7 +65,7 @@ def test_a_run_leaves_what_its_contract_says(finished):
     folder, printed = finished
     assert {p.name for p in folder.iterdir()} == {
         "config.yaml", "metrics.jsonl", "rollouts", "model", "summary.json", "report.md", "curves.png",
-        "checkpoints", "batches", ".lock",
+        "checkpoints", "batches", "evaluations", ".lock",
     }  # fmt: skip
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["estimator"], summary["seed"], summary["steps"]) == ("dapo+edas", 0, 2)

@@ -33,7 +33,8 @@ def test_a_step_is_a_line_of_at_most_100_columns_under_its_header(steps):
 
 @pytest.mark.parametrize(
     ("value", "width", "text"),
-    [(0.0, 5, "0.000"), (0.00123, 6, "1.2e-3"), (0.0052, 5, " 5e-3"), (99.4567, 6, "99.457"), (99.4567, 5, "99.46"), (1234567.0, 6, " 1235k"),
+    [(0.0, 5, "0.000"), (0.00123, 6, "1.2e-3"), (0.0052, 5, " 5e-3"),
+     (99.4567, 6, "99.457"), (99.4567, 5, "99.46"), (1234567.0, 6, " 1235k"),
      (-0.25, 6, "-0.250"), (float("nan"), 5, "  nan"), ("16/19", 7, "  16/19")],
 )  # fmt: skip
 def test_numbers_fit_their_columns(value, width, text):

@@ -259,7 +259,10 @@ class RunConfig:
     seconds: float | None = option(
         None, "end the run earlier, after the step that reaches so much training time, evaluations not counted", above=0
     )
-    save_rollouts: int = option(2, "groups of each step written to rollouts/ as readable JSON", minimum=0)
+    save_rollouts: int = option(
+        3, "groups of each step written to rollouts/ as JSON: the one shaped most, an unselected one, a dropped one ...",
+        minimum=0,
+    )  # fmt: skip
     save_every: int = option(10, "steps between checkpoints; 0: only at the end, when stopped, and of a new best", minimum=0)
     keep: int = option(2, "newest checkpoints kept, besides the best by held-out pass@1", minimum=1)
     save_batches: int = option(
@@ -304,6 +307,7 @@ class Config:
     plan: PlanConfig = field(default_factory=PlanConfig)
     dry_run: bool = False
     replay: str | None = None
+    estimators: dict[str, Any] = field(default_factory=dict)  # of --estimators: the config of each, or why it cannot have one
 
     def build_estimator(self) -> advantages.Estimator:
         """The advantage estimator that `algorithm.estimator` names, with the options of `estimator`."""

@@ -149,4 +149,4 @@ def test_the_command(text, tmp_path, capsys):
     assert found["same"]["pooled"] == 1, "equal texts"
     assert found["auc"]["problems"] == 1, "one problem has pairs of both kinds"
     assert found["auc"]["mean"] == 1
-    assert "deceptive triples" in capsys.readouterr().out
+    assert "Deceptive pairs and triples" in capsys.readouterr().out

@@ -130,7 +130,7 @@ def draw(result: Mapping[str, Any], plt: Any) -> Any:
     labels = list(result["methods"])
     width = 0.8 / len(labels)
     for axis, (cohort, title) in zip(axes, COHORTS.items(), strict=True):
-        sizes = []
+        sizes: list[int] = []
         ticks = ["Q1", "Q2", "Q3", "Q4"]
         for i, label in enumerate(labels):
             found = result["methods"][label][cohort]

@@ -19,11 +19,11 @@ from tests.conftest import few_problems
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run of two steps with a checkpoint after each."""
+    """A run of two steps with a checkpoint after each; wreinforce learns from wrong answers alone."""
     folder = tmp_path_factory.mktemp("runs")
     small = ["--run.steps=2", "--run.save_every=1", "--run.keep=9", "--rollout.prompts=4", "--algorithm.mini_batch_prompts=4",
              "--rollout.group_size=4", "--eval.problems=4", "--eval.samples=2", "--eval.k=1", "--eval.every=0",
-             "--optimizer.lr=1e-3"]  # fmt: skip
+             "--optimizer.lr=1e-3", "--algorithm.estimator=wreinforce"]  # fmt: skip
     assert train.main(load([*small, *few_problems(folder), f"--run-dir={folder / 'run'}"])) == 0
     return folder / "run"
 
@@ -42,6 +42,15 @@ def test_the_last_checkpoint_has_the_weights_of_the_finished_run_and_the_first_h
     (model,) = find_models([f"{run}@1"], "float32", None)
     assert (model.label, model.config.path) == ("run@1", str(run / "models" / "step000001"))
     assert model.description() == find_models([f"x={run}@1"], "float32", None)[0].description()
+
+
+def test_the_command_names_it_after_run_and_step_and_can_be_repeated(run, tmp_path):
+    command = [f"{run}@1", f"{run}@2", "--benchmark", "arithmetic", "--limit", "2", "--samples", "1", "--out", str(tmp_path)]
+    for _ in range(2):
+        assert program.main(program.command_line(command)) == 0
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert list(found["results"]) == ["run@1", "run@2"]
+    assert found["models"]["run@1"]["sha256"] != found["models"]["run@2"]["sha256"]
 
 
 def sharded(run, folder):

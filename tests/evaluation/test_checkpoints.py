@@ -45,7 +45,7 @@ def test_the_last_checkpoint_has_the_weights_of_the_finished_run_and_the_first_h
 
 
 def test_the_command_names_it_after_run_and_step_and_can_be_repeated(run, tmp_path):
-    command = [f"{run}@1", f"{run}@2", "--benchmark", "arithmetic", "--limit", "2", "--samples", "1", "--out", str(tmp_path)]
+    command = [f"{run}@1", f"{run}@2", "--benchmark", "rules", "--limit", "2", "--samples", "1", "--out", str(tmp_path)]
     for _ in range(2):
         assert program.main(program.command_line(command)) == 0
     found = json.loads((tmp_path / "results.json").read_text())
@@ -99,7 +99,7 @@ def test_what_cannot_be_evaluated_is_said(run, tmp_path, capsys):
     with pytest.raises(ConfigError, match=r"step000001 cannot be used: rank000\.safetensors has .* bytes instead"):
         model_of(copy, 1)
     assert not (copy / "models" / "step000001").exists()
-    command = [f"{tmp_path / 'nothing'}@3", "--benchmark", "arithmetic", "--out", str(tmp_path / "out")]
+    command = [f"{tmp_path / 'nothing'}@3", "--benchmark", "rules", "--out", str(tmp_path / "out")]
     assert program.main(program.command_line(command)) == 2
     assert "is no run folder of train.py: it has no config.yaml" in capsys.readouterr().err
 

@@ -115,7 +115,7 @@ def memory(config: Config, model: Model, longest: int) -> dict[str, float]:
         "gathered weights": min(n, LIVE_PARAMETERS) * compute if stage == 3 else 0,
         "reference": n * (2 if half else 4) if config.needs_reference else 0,
         "activations": tokens * (layers + recomputed) + (2 * n if autocast else 0),  # with the weights' casts
-        "logits": 3 * 4 * min(tokens * model.vocabulary, LOGITS_CHUNK),
+        "logits": 3 * 4 * min(tokens * model.vocabulary, LOGITS_CHUNK["cuda"]),
     }
     result = {name: size / GIB for name, size in parts.items()}
     if config.rollout.engine == "vllm":

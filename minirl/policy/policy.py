@@ -28,6 +28,7 @@ from minirl.policy.model import (
 from minirl.policy.packing import packed_micro_batches, padded_micro_batches
 from minirl.policy.packing_trial import why_not_packed
 from minirl.rollout.types import Rollout
+from minirl.utils.compiling import compiling_succeeds
 from minirl.utils.console import say
 from minirl.utils.distributed import Ranks
 from minirl.utils.errors import RunError, require
@@ -66,7 +67,7 @@ class Policy:
         self.autocast: Callable[[], Any] = partial(torch.autocast, ranks.device.type, torch.bfloat16, enabled=half)
         if config.run.deterministic:
             choose_deterministic_kernels()
-        with memory_suffices(lambda: ("loading the model", " | ".join(model_plan(config, ranks)))):
+        with memory_suffices(lambda: ("loading the model", " | ".join(model_plan(config, ranks)))), compiling_succeeds():
             self.model = load_model(config.model)
             if config.model.gradient_checkpointing:
                 self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -253,14 +254,8 @@ class Policy:
         # Not for the whole process: the engine may need kernels that have no deterministic variant.
         torch.use_deterministic_algorithms(self.config.run.deterministic)
         try:
-            with memory_suffices(self._explain_memory):
+            with memory_suffices(self._explain_memory), compiling_succeeds():
                 yield
-        except Exception as error:
-            if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
-                raise
-            raise RunError(
-                f"compiling failed: {' '.join(str(error).split())[:400]}; set model.compile_layers and model.compile to false"
-            ) from error
         finally:
             torch.use_deterministic_algorithms(False)
 

@@ -47,7 +47,7 @@ def run(stage: str, folder: str) -> dict:
         os.environ["ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE"] = "cpu" if how == "offload" else "none"
     AcceleratorState._reset_state(True)
     # several chunks, of another number on each rank
-    scoring.LOGITS_CHUNK = 2**26 if stage == "plain" else 5 * 22
+    scoring.LOGITS_CHUNK = {"cpu": 2**26 if stage == "plain" else 5 * 22}
     half = stage.endswith("bfloat16")
     ranks = Ranks("bfloat16" if half else "float32")
     options = ["--model.dtype=bfloat16", "--model.gradient_checkpointing=true"] if half else []

@@ -112,6 +112,14 @@ def check_context(config: Config, longest_prompt: int) -> None:
         )
 
 
+def planned(config: Config, ranks: Ranks) -> Config:
+    """`config` with config.plan of the ranks' GPUs, where they have some, and what is left to the memory plan chosen."""
+    if ranks.gpu_gib is None:
+        return plan.fitted(config, None)
+    config = replace(config, plan=PlanConfig(ranks.size, ranks.gpu_gib, ranks.zero))
+    return plan.fitted(config, plan.measure(model_config(config.model)))
+
+
 def model_plan(config: Config, ranks: Ranks | None = None) -> list[str]:
     """Lines on size and memory of the model, from its config: on the GPUs of `ranks`, or those of config.plan without any."""
     if ranks is not None and ranks.gpu_gib is not None:

@@ -22,6 +22,7 @@ from minirl.policy.model import (
     load_model,
     model_plan,
     pair_cost,
+    planned,
     with_exact_frequencies,
     write_model,
 )  # fmt: skip
@@ -60,7 +61,9 @@ class Policy:
             "model.compile_layers=true cannot compile across the hooks by which ZeRO-3 gathers the weights of a layer: set it "
             "to false or use ZeRO-2",
         )
-        self.config, self.ranks, self.version, self.nonfinite = config, ranks, 0, 0
+        self.config = config = planned(config, ranks)
+        self.ranks, self.version, self.nonfinite = ranks, 0, 0
+        self.updated_tokens = 0
         self.micro: MicroBatch | None = None  # the current one, for the message when memory runs out
         # Not under DeepSpeed, which keeps bfloat16 weights itself.
         half = config.model.dtype == "bfloat16" and ranks.zero is None
@@ -91,13 +94,15 @@ class Policy:
         optimizer = torch.optim.AdamW(head.parameters(), lr=o.lr, betas=betas, weight_decay=o.weight_decay, fused=True)
         if ranks.zero is None:
             return ranks.accelerator.prepare_model(head), optimizer
-        ranks.accelerator.state.deepspeed_plugin.deepspeed_config.update(
+        plugin = ranks.accelerator.state.deepspeed_plugin.deepspeed_config
+        plugin.update(
             train_micro_batch_size_per_gpu=1,  # micro-batches and their weights are counted here, not there
             gradient_clipping=o.max_grad_norm,
             zero_allow_untested_optimizer=True,
             zero_force_ds_cpu_optimizer=False,  # torch's AdamW needs no compiler
             # Sums over many micro-batches in bfloat16 would lose the small ones; stages 0 and 1 refuse or change optimizer.
             **({"data_types": {"grad_accum_dtype": "fp32"}} if ranks.zero >= 2 else {}),
+            zero_optimization=plugin["zero_optimization"] | ({"overlap_comm": True} if ranks.zero == 2 else {}),
             steps_per_print=10**9,
         )
         return ranks.accelerator.prepare(head, optimizer)
@@ -144,7 +149,7 @@ class Policy:
 
         All are made at once, so that no copy to the device waits between forward passes.
         """
-        budget, ranks = self.config.optimizer.micro_batch_tokens, self.ranks.size
+        budget, ranks = self.config.optimizer.micro_batch_tokens or 0, self.ranks.size  # never null: see `planned`
         if self.packs:
             prompts, lengths = [tuple(r.prompt_ids) for r in rollouts], [r.length for r in rollouts]
             shares = packed_micro_batches(prompts, [len(p) for p in prompts], lengths, budget, ranks, self.pair_cost)
@@ -200,6 +205,7 @@ class Policy:
         only (under ZeRO-2 and -3 on each). weights: token weights of each rollout; with them micro-batches get loss inputs."""
         self.head.train()
         batches = self.micro_batches(rollouts)
+        self.updated_tokens += sum(batch.inputs["input_ids"].numel() for batch in batches)
         if weights is not None:
             for batch in batches:
                 batch.add_loss_inputs(weights)
@@ -210,6 +216,11 @@ class Policy:
             local = isinstance(self.head, torch.nn.parallel.DistributedDataParallel) and not last
             with self.head.no_sync() if local else contextlib.nullcontext():
                 yield batch
+
+    def pop_updated_tokens(self) -> int:
+        """Tokens of this rank's micro-batches of optimizer steps, padding included, since the last call."""
+        tokens, self.updated_tokens = self.updated_tokens, 0
+        return tokens
 
     def step(self, lr: float) -> float:
         """One optimizer step on the accumulated gradient; returns its norm before clipping.

@@ -4,6 +4,7 @@ import shlex
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from minirl.advantages import has_signal
 from minirl.analysis.run_report import write_report
 from minirl.data.prompts import Prompt
 from minirl.evaluation.held_out import evaluate
+from minirl.policy.meter import Meter
 from minirl.rollout.sampler import as_group
 from minirl.rollout.types import Batch
 from minirl.run.batches import Batches
@@ -38,6 +40,11 @@ class TrainingRun(Run):
     batches: Batches
     stop: Stop
     started: float
+
+    @cached_property
+    def meter(self) -> Meter:
+        """The limit of the run's steps."""
+        return Meter(self.config, self.policy)
 
     def steps(self) -> Iterator[Step]:
         """See `Run.steps`. After the last step: final evaluation, exported model and report; after a stop: a checkpoint to
@@ -76,7 +83,7 @@ class TrainingRun(Run):
         config, before, number, position = self.config, self.state, step.number, self.order.position
         carried = [] if self.over(number) else batch.surplus  # after the last step they are wasted
         metrics = batch_metrics(batch, carried, position - before.position, config)
-        metrics |= stats.metrics(self.ranks) | {"optimizer/lr": step.lr}
+        metrics |= stats.metrics(self.ranks) | {"optimizer/lr": step.lr} | self.meter.metrics(batch, step.seconds)
         shown = (batch.groups or batch.generated)[: config.run.save_rollouts]
         self.reporter.step(number, metrics | self.checkpoints.pop_costs(), step.seconds, shown)
         if self.ranks.main:

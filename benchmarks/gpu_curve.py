@@ -50,7 +50,7 @@ def add_new(file: Rows, folder: Path) -> None:
             file.add({"step": row["step"], **{name: row.get(key) for name, key in COLUMNS.items()}})
     summary = folder / "summary.json"
     ended: dict[str, Any] = json.loads(summary.read_text()) if summary.exists() else {}
-    for when in {"before", "after"} & ended.keys():
+    for when in ("before", "after") if ended else ():
         if file.missing({"evaluated": when}):
             file.add({"evaluated": when, **ended[when]})
 

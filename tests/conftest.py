@@ -63,8 +63,16 @@ def other_weights(folder):
 HEAVY = ("test_vllm.py", "test_zero.py", "test_resume.py")
 
 
-def pytest_collection_modifyitems(items):
+def pytest_addoption(parser):
+    parser.addoption("--slow", action="store_true", help="run the slow tests too, as .ci/run does")
+
+
+def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: item.path.name not in HEAVY)
+    if not config.getoption("--slow"):
+        for item in items:
+            if item.get_closest_marker("slow"):
+                item.add_marker(pytest.mark.skip(reason="slow: runs with --slow"))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -6,6 +6,7 @@ remedy. Entry points print it and exit with code 2 before any model is loaded.
 
 import contextlib
 import difflib
+import json
 import math
 import sys
 import typing
@@ -63,7 +64,8 @@ def load(argv: Sequence[str]) -> Config:
     if file is None and replay is not None:
         file = run_of(replay) / "config.yaml"
     known = {key: about["type"] for key, _, about in every_option()}
-    values = flat(read_yaml(file), known) if file else {}
+    tree = read_yaml(file) if file else {}
+    values = flat({name: section for name, section in tree.items() if name != "ablate"}, known)  # read by minirl.ablate
     for key, value in (values | given).items():
         if key not in known:
             raise ConfigError(unknown(key, value, list(known)))
@@ -122,6 +124,14 @@ def flat(tree: Mapping[Any, Any], options: Collection[str], path: str = "") -> d
         inside = isinstance(value, dict) and any(option.startswith(f"{key}.") for option in options)
         values |= flat(value, options, f"{key}.") if inside else {key: value}
     return values
+
+
+def flat_options(tree: Mapping[Any, Any]) -> dict[str, str]:
+    """{"section.key": text for the command line} from nested sections of options, or keys such as a.b."""
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"options are written as sections or section.key: value, not {tree!r}")
+    values = flat(tree, [key for key, _, _ in every_option()])
+    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
 
 
 def unknown(key: str, value: Any, options: Sequence[str]) -> str:

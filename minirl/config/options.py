@@ -239,6 +239,9 @@ class EvalConfig:
     problems: int = option(256, "held-out problems evaluated before and after the run", minimum=1)
     samples: int = option(16, "responses sampled for each held-out problem", minimum=1)
     k: int = option(8, "the k of pass@k, at most samples", minimum=1)
+    before: str | None = option(
+        None, "RUN/evaluations/step000000.json of a run of the same model, seed and eval options, in place of evaluating again"
+    )
     during_problems: int = option(128, "held-out problems evaluated during the run", minimum=1)
     temperature: float = option(1.0, "sampling temperature; 0 is greedy", minimum=0)
     top_p: float = option(1.0, "nucleus sampling", above=0, maximum=1)
@@ -258,6 +261,10 @@ class RunConfig:
     deterministic: bool = option(False, "use deterministic kernels: slower on a GPU (docs/determinism.md)")
     steps: int = option(250, "training steps, one rollout batch each", minimum=1)
     epochs: float | None = option(None, "end the run earlier, after so many passes over the training problems", minimum=0)
+    tokens: int | None = option(None, "end the run earlier, after the step that reaches so many generated tokens", minimum=1)
+    seconds: float | None = option(
+        None, "end the run earlier, after the step that reaches so much training time, evaluations not counted", above=0
+    )
     save_rollouts: int = option(2, "groups of each step written to rollouts/ as readable JSON", minimum=0)
     save_every: int = option(10, "steps between checkpoints; 0: only at the end, when stopped, and of a new best", minimum=0)
     keep: int = option(2, "newest checkpoints kept, besides the best by held-out pass@1", minimum=1)

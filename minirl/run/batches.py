@@ -36,26 +36,28 @@ class Batches:
         self.folder, self.keep = folder, run.save_batches
         self.constants = {"steps": run.steps, "epochs": run.epochs, "origin": origin}
 
-    def after_step(self, before: State, generated: Sequence[Sequence[Rollout]], end: int) -> None:
-        """Saves the step after `before` and removes batches that are no longer to be kept."""
+    def after_step(self, before: State, generated: Sequence[Sequence[Rollout]], end: int, last: bool) -> None:
+        """Saves the step after `before` and removes batches that are no longer to be kept. last: whether it ended the run."""
         if self.folder is None or not self.keep:
             return
-        self.save(before, generated, end)
+        self.save(before, generated, end, last)
         for step, path in saved_steps(self.folder)[self.keep :]:
             if not (self.folder / "checkpoints" / name_of(step - 1)).exists():
                 discard(path)
 
-    def save(self, before: State, generated: Sequence[Sequence[Rollout]], end: int) -> None:
+    def save(self, before: State, generated: Sequence[Sequence[Rollout]], end: int, last: bool = False) -> None:
         """Writes the step after `before`. generated: the groups it sampled; end: prompts drawn so far at its end."""
         if self.folder is None:
             return
         final = self.folder / "batches" / name_of(before.step + 1)
         temporary = final.with_suffix(".tmp")
-        state = {"position": before.position, "version": before.version, "nonfinite": before.nonfinite, "end": end}
+        state = {"position": before.position, "version": before.version, "nonfinite": before.nonfinite}
         try:
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir(parents=True)
-            (temporary / "step.json").write_text(json.dumps(self.constants | state), encoding="utf-8")
+            (temporary / "step.json").write_text(
+                json.dumps(self.constants | state | {"end": end, "last": last}), encoding="utf-8"
+            )
             records.save(temporary / "carried.npz", before.surplus)
             records.save(temporary / "generated.npz", generated)
             shutil.rmtree(final, ignore_errors=True)
@@ -79,13 +81,14 @@ def saved_steps(run: Path) -> list[tuple[int, Path]]:
 @dataclass
 class SavedStep:
     """A saved step. run: the run's folder; before: the state before the step; generated: the groups it sampled; end: prompts
-    drawn so far at its end, aborted ones included; steps, epochs: run.steps and run.epochs at that time; origin: digest of the
-    starting weights."""
+    drawn so far at its end, aborted ones included; last: whether it ended the run; steps, epochs: run.steps and run.epochs at
+    that time; origin: digest of the starting weights."""
 
     run: Path
     before: State
     generated: list[list[Rollout]]
     end: int
+    last: bool
     steps: int
     epochs: float | None
     origin: str
@@ -121,7 +124,7 @@ def read_step(config: Config) -> SavedStep:
         )
     try:
         state = json.loads((folder / "step.json").read_text(encoding="utf-8"))
-        rest = {name: state.pop(name) for name in ("end", "steps", "epochs", "origin")}
+        rest = {name: state.pop(name) for name in ("end", "last", "steps", "epochs", "origin")}
         before = State(number - 1, **state, surplus=records.load(folder / "carried.npz"))
         return SavedStep(run, before, records.load(folder / "generated.npz"), **rest)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:

@@ -43,7 +43,8 @@ STARTING_WEIGHTS = "the starting model's weights"
 class State:
     """The state of a run between two steps. step: the last one done; position: prompts drawn; version: of the policy;
     evaluations: (step, result); seconds: run time so far; metrics_bytes: length of metrics.jsonl; surplus: groups carried over;
-    nonfinite: optimizer steps in a row that were skipped; empty: batches in a row without signal."""
+    nonfinite: optimizer steps in a row that were skipped; empty: batches in a row without signal; tokens, training_seconds:
+    generated in, and spent on, all steps so far."""
 
     step: int = 0
     position: int = 0
@@ -54,6 +55,8 @@ class State:
     surplus: list[list[Rollout]] = field(default_factory=list)
     nonfinite: int = 0
     empty: int = 0
+    tokens: int = 0
+    training_seconds: float = 0.0
 
     @property
     def best(self) -> int | None:

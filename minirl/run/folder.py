@@ -19,9 +19,9 @@ from minirl.verify.types import VerifierError
 
 # Options that may change when a run is resumed. Data, tokenizer and model are compared by content, not by path.
 MAY_CHANGE = (
-    "run.dir", "run.resume", "run.steps", "run.epochs", "run.save_", "run.keep", "run.on_save_error", "run.stop_after", "plan.",
-    "eval.every", "verifier.workers", "rollout.logprob_diff_", "model.path", "model.revision", "data.train", "data.test",
-    "rollout.max_empty_steps", "optimizer.max_nonfinite",
+    "run.dir", "run.resume", "run.steps", "run.epochs", "run.tokens", "run.seconds", "run.save_", "run.keep",
+    "run.on_save_error", "run.stop_after", "plan.", "eval.every", "eval.before", "verifier.workers", "rollout.logprob_diff_",
+    "model.path", "model.revision", "data.train", "data.test", "rollout.max_empty_steps", "optimizer.max_nonfinite",
 )  # fmt: skip
 # These too, but they change the order of summation and so the rounding.
 ROUNDING = (
@@ -64,9 +64,14 @@ def finished(config: Config) -> str | None:
     except OSError as error:  # a name that is too long, a folder of somebody else's
         raise ConfigError(f"cannot use the run folder {folder}: {error.strerror}") from error
     old, _, _ = changes(folder, config)
-    if steps < config.run.steps and (old.run.steps, old.run.epochs) != (config.run.steps, config.run.epochs):
+    if steps < config.run.steps and budget(old.run) != budget(config.run):
         return None
     return f"the run in {folder} is finished after {steps} steps: raise run.steps to continue it, or choose another --run-dir"
+
+
+def budget(run: RunConfig) -> tuple[float | None, ...]:
+    """What ends a run."""
+    return run.steps, run.epochs, run.tokens, run.seconds
 
 
 def changes(folder: Path, config: Config) -> tuple[Config, list[str], list[str]]:

@@ -34,9 +34,9 @@ class Reporter:
             return
         with must_write(self.folder / "metrics.jsonl"), (self.folder / "metrics.jsonl").open("ab") as file:
             file.truncate(length)
-        for rollouts in (self.folder / "rollouts").glob("step*.jsonl"):
-            if int(rollouts.stem[4:]) > step:
-                rollouts.unlink()
+        for path in (*(self.folder / "rollouts").glob("step*.jsonl"), *(self.folder / "evaluations").glob("step*.json")):
+            if int(path.stem[4:]) > step:
+                path.unlink()
         for name in ("summary.json", "report.md", "curves.png"):
             (self.folder / name).unlink(missing_ok=True)
 

@@ -31,11 +31,17 @@ class Run(ABC):
 
     def __post_init__(self) -> None:
         self.estimator = self.config.build_estimator()
+        self.tokens, self.training_seconds = self.state.tokens, self.state.training_seconds
 
     def over(self, step: int) -> bool:
-        """Whether `step` is the last one, by run.steps or run.epochs."""
-        run, passes = self.config.run, self.order.position / self.order.size
-        return step >= run.steps or (run.epochs is not None and passes >= run.epochs)
+        """Whether `step` is the last one, by run.steps, run.epochs, run.tokens or run.seconds."""
+        run = self.config.run
+        spent = (
+            (self.order.position / self.order.size, run.epochs),
+            (self.tokens, run.tokens),
+            (self.training_seconds, run.seconds),
+        )
+        return step >= run.steps or any(limit is not None and value >= limit for value, limit in spent)
 
     @abstractmethod
     def steps(self) -> Iterator["Step"]:
@@ -73,5 +79,9 @@ class Step:
 
     def finish(self, batch: Batch, stats: UpdateStats) -> None:
         """Ends the step and passes its results to the run."""
-        self.seconds |= self.run.sampler.pop_timings() | {"step": time.perf_counter() - self.begin}
+        # The first rank's time counts, so that all ranks end at the same step.
+        seconds = self.run.ranks.gather([time.perf_counter() - self.begin])[0]
+        self.seconds |= self.run.sampler.pop_timings() | {"step": seconds}
+        self.run.tokens += sum(rollout.length for group in batch.generated for rollout in group)
+        self.run.training_seconds += seconds
         self.run.finish_step(self, batch, stats)

@@ -13,12 +13,12 @@ import numpy as np
 from minirl.advantages import has_signal
 from minirl.analysis.run_report import write_report
 from minirl.data.prompts import Prompt
-from minirl.evaluation.held_out import evaluate
+from minirl.evaluation.held_out import evaluate, recall, write
 from minirl.policy.meter import Meter
 from minirl.rollout.sampler import as_group
 from minirl.rollout.types import Batch
 from minirl.run.batches import Batches
-from minirl.run.checkpoint import Checkpoints, State
+from minirl.run.checkpoint import STARTING_WEIGHTS, Checkpoints, State
 from minirl.run.metrics import UpdateStats, batch_metrics
 from minirl.run.report import Reporter, check_logprob_diff, check_signal, warn
 from minirl.run.run import Run, Step
@@ -88,7 +88,7 @@ class TrainingRun(Run):
         self.reporter.step(number, metrics | self.checkpoints.pop_costs(), step.seconds, shown)
         if self.ranks.main:
             warn(number, metrics, config)
-        self.batches.after_step(before, batch.generated, position)
+        self.batches.after_step(before, batch.generated, position, self.over(number))
         check_logprob_diff(metrics, config.rollout)
         if self.policy.nonfinite >= config.optimizer.max_nonfinite:
             self.abort(batch)
@@ -100,12 +100,22 @@ class TrainingRun(Run):
         seconds = time.perf_counter() - self.started
         self.state = State(
             number, position, self.policy.version, list(self.reporter.evaluations), seconds, self.reporter.written(),
-            batch.surplus, self.policy.nonfinite, empty,
+            batch.surplus, self.policy.nonfinite, empty, self.tokens, self.training_seconds,
         )  # fmt: skip
 
     def evaluate(self, step: int, problems: int) -> None:
-        """Evaluates the policy on the first `problems` held-out problems and reports the result."""
-        self.reporter.evaluation(step, evaluate(self.sampler, self.test[:problems], self.config.eval))
+        """Evaluates the policy on the first `problems` held-out problems and reports the result.
+
+        Each problem's counts are written to evaluations/. Before the first step, eval.before may give them.
+        """
+        config, prompts, origin = self.config, self.test[:problems], self.checkpoints.fingerprint[STARTING_WEIGHTS]
+        if step == 0 and config.eval.before:
+            evaluation = recall(config, prompts, origin)
+        else:
+            evaluation = evaluate(self.sampler, prompts, config.eval)
+        if self.folder is not None:
+            write(self.folder, step, evaluation, config, origin)
+        self.reporter.evaluation(step, evaluation.metrics)
 
     def abort(self, batch: Batch) -> None:
         """Ends a run that skipped too many optimizer steps. Saves the batch and, if it changed no weights, a checkpoint of the

@@ -45,13 +45,16 @@ def test_accuracy_pass_at_k_and_diversity_by_hand(pool):
     prompts = encode_prompts(problems, TOK, DataConfig(), [], "test")
     engine = Script()
     sampler = Sampler(engine, TOK, pool, Ranks(), seed=3)
-    result = evaluate(sampler, prompts, EvalConfig(samples=4, k=2, max_response_tokens=8))
+    evaluation = evaluate(sampler, prompts, EvalConfig(samples=4, k=2, max_response_tokens=8))
+    result = evaluation.metrics
     assert result["pass@1"] == pytest.approx((2 / 4 + 1 / 4 + 1) / 3)
     # 1 - C(2, 2) / C(4, 2), 1 - C(3, 2) / C(4, 2), 1
     assert result["pass@k"] == pytest.approx((5 / 6 + 1 / 2 + 1) / 3)
     # problem a: one wrong answer twice; problem b: 5 5 6
     assert result["error_diversity"] == pytest.approx((1 / 2 + 2 / 3) / 2)
     assert (result["no_answer"], result["truncated"], result["errors"]) == (0, 0, 0)
+    by_problem = [(p["id"], p["n"], p["right"], sorted(p["wrong"].values())) for p in evaluation.problems]
+    assert by_problem == [("a", 4, 2, [2]), ("b", 4, 1, [1, 2]), ("c", 4, 4, [])]
     evaluate(sampler, prompts, EvalConfig(samples=4, k=2, max_response_tokens=8))
     assert engine.seeds[0] == engine.seeds[1], "the same random numbers at every evaluation"
     assert len(set(engine.seeds[0])) == 3

@@ -1,0 +1,1 @@
+"""Comparisons of estimators: paired runs of train.py with intervals over seeds and problems. See __main__.py."""

@@ -1,0 +1,166 @@
+"""The numbers of a comparison's report, from the tree of results.json alone."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binomtest
+
+from minirl.ablate.outcomes import paired, table
+from minirl.ablate.statistics import FIRST_LOOK, Difference, at_equal_accuracy, corrected, difference, sentence
+from minirl.evaluation.metrics import powers
+
+Results = dict[str, Any]
+DIVERSITY = ("groups/pair_diversity", "groups/unique_wrong")  # compared at equal accuracy
+
+
+def runs_of(results: Results, arm: str) -> list[dict[str, Any]]:
+    """An arm's runs of the paired seeds, by seed."""
+    seeds = set(paired(results))
+    return sorted((run for run in results["runs"] if run["arm"] == arm and run["seed"] in seeds), key=lambda run: run["seed"])
+
+
+def last_quarter(run: dict[str, Any], key: str) -> float:
+    """The mean of a curve over the last quarter of the run's steps."""
+    values = run["curves"][key]
+    return float(np.mean(values[-max(1, len(values) // 4) :]))
+
+
+def whole(run: dict[str, Any], key: str) -> float:
+    """The mean of a curve over all steps."""
+    return float(np.mean(run["curves"][key]))
+
+
+# Numbers a run, besides the held-out ones: what they are called, and how they come from a run.
+SCALARS: dict[str, Callable[[dict[str, Any]], float]] = {
+    "diverse groups of the batch, last quarter": lambda run: last_quarter(run, "batch/diverse_groups"),
+    "diverse groups of the batch, whole run": lambda run: whole(run, "batch/diverse_groups"),
+    "different wrong answers a group, last quarter": lambda run: last_quarter(run, "batch/unique_wrong"),
+    "pair diversity of the batch, last quarter": lambda run: last_quarter(run, "batch/pair_diversity"),
+    "entropy, nats, last quarter": lambda run: last_quarter(run, "policy/entropy"),
+    "tokens a response, last quarter": lambda run: last_quarter(run, "response/tokens"),
+    "groups sampled a step, whole run": lambda run: whole(run, "sampling/groups"),
+    "generated tokens, millions": lambda run: run["tokens"] / 1e6,
+    "training time, s": lambda run: run["training_seconds"],
+}
+
+
+def analyse(results: Results) -> dict[str, Any]:
+    """{seeds, ks, arms, held_out, scalars, equal_accuracy, breakthroughs, verdicts}; see the functions below."""
+    seeds, baseline = paired(results), results["baseline"]
+    others = [arm for arm in results["arms"] if arm != baseline]
+    if not seeds:
+        return {
+            "seeds": [],
+            "ks": [],
+            "arms": {},
+            "held_out": {},
+            "scalars": {},
+            "equal_accuracy": {},
+            "breakthroughs": {},
+            "verdicts": [],
+        }
+    samples = min(max(run["after"]["n"]) for run in results["runs"])
+    ks = powers(samples)
+    held_out = {k: against(others, baseline, lambda arm, k=k: table(results, arm, k), results["last_look"]) for k in ks}  # type: ignore[misc]
+    scalars = {}
+    if len(seeds) > 1:
+        for name, of in SCALARS.items():
+            scalars[name] = against(others, baseline, lambda arm, of=of: np.array([[of(r)] for r in runs_of(results, arm)]))  # type: ignore[misc]
+    return {
+        "seeds": seeds,
+        "ks": ks,
+        "arms": {arm: summary(results, arm, ks) for arm in results["arms"]},
+        "held_out": held_out,
+        "scalars": scalars,
+        "equal_accuracy": {key: equal_accuracy(results, others, baseline, key) for key in DIVERSITY} if len(seeds) > 1 else {},
+        "breakthroughs": breakthroughs(results, others, baseline),
+        "verdicts": [sentence(arm, baseline, held_out[1][arm]) for arm in others],
+    }
+
+
+def against(
+    arms: Sequence[str], baseline: str, values: Callable[[str], NDArray[np.float64]], last: int | None = None
+) -> dict[str, Difference]:
+    """{arm: its difference to the baseline}, corrected for the number of arms. values: float[S, P] of an arm.
+
+    last: the most seeds, if the comparison is looked at after every one: the intervals then hold after each look.
+    """
+    base = values(baseline)
+    found = [difference(values(arm), base, last if last and len(base) >= FIRST_LOOK else None) for arm in arms]
+    return dict(zip(arms, corrected(found), strict=True))
+
+
+def narrow(results: Results, points: float) -> bool:
+    """Whether every arm's interval for pass@1 is at most `points` to each side; never before FIRST_LOOK seeds."""
+    seeds, baseline = paired(results), results["baseline"]
+    others = [arm for arm in results["arms"] if arm != baseline]
+    if len(seeds) < FIRST_LOOK:
+        return False
+    found = against(others, baseline, lambda arm: table(results, arm, 1), results["last_look"])
+    return all(100 * d.half_width <= points for d in found.values())
+
+
+def summary(results: Results, arm: str, ks: Sequence[int]) -> dict[str, Any]:
+    """An arm's means over its paired seeds: {before, before_k: pass@1 and pass@k, after: {k: (mean, standard deviation over
+    seeds)}, steps: numbers of steps, scalars}."""
+    runs = runs_of(results, arm)
+    after = {k: table(results, arm, k).mean(1) for k in ks}
+    return {
+        "after": {k: (float(np.nanmean(v)), float(np.std(v, ddof=1)) if len(v) > 1 else None) for k, v in after.items()},
+        "before": float(np.mean([run["before"]["metrics"]["pass@1"] for run in runs])),
+        "before_k": float(np.mean([run["before"]["metrics"]["pass@k"] for run in runs])),
+        "steps": sorted({run["steps"] for run in runs}),
+        "scalars": {name: float(np.mean([of(run) for run in runs])) for name, of in SCALARS.items()},
+    }
+
+
+def equal_accuracy(results: Results, arms: Sequence[str], baseline: str, key: str) -> dict[str, Any]:
+    """{arm: (difference of the measure between runs when they are equally accurate, the range of training accuracy), or the
+    reason why there is none}."""
+
+    def curves(arm: str) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        return [(np.array(r["curves"]["reward/accuracy"]), np.array(r["curves"][key])) for r in runs_of(results, arm)]
+
+    found: dict[str, Any] = {}
+    for arm in arms:
+        try:
+            found[arm] = at_equal_accuracy(curves(arm), curves(baseline))
+        except ValueError as error:
+            found[arm] = str(error)
+    return found
+
+
+def breakthroughs(results: Results, arms: Sequence[str], baseline: str) -> dict[str, Any]:
+    """{arm: {hard, both, arm_only, baseline_only, neither, p, problems}}: problems that no response solved before training, by
+    whether one does after, over all paired seeds.
+
+    p: exact McNemar test, a binomial test of the problems that one arm alone solved; the pairs are within a seed, so seeds are
+    its strata. It takes the problems of all seeds as independent: where seeds share problems that are hard to move, it is too
+    small. problems: different problems among the hard ones.
+    """
+    base, rows = runs_of(results, baseline), {}
+    for arm in arms:
+        counts, ids = np.zeros((2, 2), int), set()
+        for run, other in zip(runs_of(results, arm), base, strict=True):
+            before, after = np.array(other["before"]["right"]), [np.array(x["after"]["right"]) > 0 for x in (run, other)]
+            hard = (before == 0) & (np.array(other["before"]["n"]) > 0)
+            ids |= set(np.flatnonzero(hard))
+            for i in np.flatnonzero(hard):
+                counts[int(after[0][i]), int(after[1][i])] += 1
+        only, base_only = int(counts[1, 0]), int(counts[0, 1])
+        p = float(binomtest(only, only + base_only).pvalue) if only + base_only else 1.0
+        rows[arm] = {"hard": int(counts.sum()), "both": int(counts[1, 1]), "arm_only": only, "baseline_only": base_only,
+                     "neither": int(counts[0, 0]), "p": p, "problems": len(ids)}  # fmt: skip
+    return rows
+
+
+def plain(value: Any) -> Any:
+    """`value` with every Difference as a mapping, for JSON."""
+    if isinstance(value, Difference):
+        return asdict(value)
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value

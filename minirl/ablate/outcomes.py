@@ -1,0 +1,102 @@
+"""What the runs of a comparison gave, read from their folders into one plain tree, from which every table can be made again."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from minirl.ablate.cells import Cell
+from minirl.advantages import rho
+from minirl.evaluation.held_out import Evaluation, read
+from minirl.utils.errors import ConfigError
+
+# Of metrics.jsonl: the curves that are kept.
+CURVES = (
+    "reward/mean", "reward/accuracy", "response/tokens", "response/truncated", "groups/informative", "groups/error_diversity",
+    "groups/pair_diversity", "groups/unique_wrong", "batch/diverse_groups", "batch/unique_wrong", "batch/pair_diversity",
+    "batch/branch_a", "batch/branch_b", "batch/branch_c", "batch/delta", "policy/entropy", "policy/approx_kl",
+    "policy/clip_high", "policy/clip_low", "optimizer/grad_norm", "sampling/groups", "sampling/batch_groups",
+    "sampling/tokens", "time/step",
+)  # fmt: skip
+
+
+def outcome(cell: Cell) -> dict[str, Any]:
+    """A finished cell: {arm, seed, steps, seconds, tokens, training_seconds, before, after, curves, evaluations}.
+
+    before, after: {metrics, n, right, unique_wrong}, the last three a number a problem: responses with a verdict, right ones,
+    and different wrong ones. ConfigError when a file is missing or damaged.
+    """
+    try:
+        summary = json.loads((cell.folder / "summary.json").read_text(encoding="utf-8"))
+        lines = (cell.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        history = [json.loads(line) for line in lines]
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the run of {cell.name} in {cell.folder} cannot be read: {error}") from None
+    files = sorted((cell.folder / "evaluations").glob("step*.json"))
+    evaluations = [(int(path.stem[4:]), read(path)[0]) for path in files]
+    if len(evaluations) < 2:
+        raise ConfigError(
+            f"{cell.folder}/evaluations has {len(evaluations)} files: the evaluations before and after are needed"
+        )
+    return {
+        "arm": cell.arm.name, "seed": cell.seed, "steps": len(history), "seconds": summary["seconds"],
+        "tokens": int(sum(row["sampling/tokens"] for row in history)),
+        "training_seconds": round(sum(row["time/step"] for row in history), 1),
+        "before": counted(evaluations[0][1]), "after": counted(evaluations[-1][1]),
+        "curves": {key: [rounded(row[key]) for row in history] for key in CURVES if key in history[0]},
+        "evaluations": [[step, e.metrics["pass@1"], e.metrics["pass@k"]] for step, e in evaluations],
+    }  # fmt: skip
+
+
+def rounded(value: float) -> float:
+    """Four significant digits: enough for a curve, and small in a repository."""
+    return float(f"{value:.4g}")
+
+
+def counted(evaluation: Evaluation) -> dict[str, Any]:
+    """An evaluation's metrics and counts a problem."""
+    problems = evaluation.problems
+    return {
+        "metrics": evaluation.metrics,
+        "n": [p["n"] for p in problems],
+        "right": [p["right"] for p in problems],
+        "unique_wrong": [len(p["wrong"]) for p in problems],
+    }
+
+
+def problem_ids(cells: Sequence[Cell]) -> list[str]:
+    """The held-out problems that all cells were evaluated on. ConfigError when they differ."""
+    known = {tuple(p["id"] for p in read(cell.evaluation)[0].problems) for cell in cells}
+    if len(known) != 1:
+        raise ConfigError("the runs were evaluated on different held-out problems, which cannot be compared")
+    return list(known.pop())
+
+
+def scores(part: dict[str, Any], k: int) -> NDArray[np.float64]:
+    """float[P]: unbiased pass@k of each problem (k = 1: its accuracy); NaN with fewer than k verdicts. part: of `counted`."""
+    pairs = zip(part["n"], part["right"], strict=True)
+    return np.array([rho(n, right, k) if n >= k else np.nan for n, right in pairs])
+
+
+def paired(results: dict[str, Any]) -> list[int]:
+    """The seeds that every arm has finished."""
+    arms = list(results["arms"])
+    seeds = {arm: {run["seed"] for run in results["runs"] if run["arm"] == arm} for arm in arms}
+    return sorted(set.intersection(*seeds.values()))
+
+
+def table(results: dict[str, Any], arm: str, k: int) -> NDArray[np.float64]:
+    """float[S, P]: pass@k after training of an arm's paired seeds, a row a seed."""
+    runs = {run["seed"]: run for run in results["runs"] if run["arm"] == arm}
+    return np.stack([scores(runs[seed]["after"], k) for seed in paired(results)])
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The results.json of a comparison. ConfigError when it cannot be read."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read the results {path}: {error}") from None

@@ -1,0 +1,295 @@
+"""The report of a comparison: report.md, report.html and two pictures, from the tree of results.json alone."""
+
+import base64
+import io
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minirl.ablate.analysis import DIVERSITY, Results, analyse, runs_of
+from minirl.ablate.statistics import Difference
+from minirl.analysis.paper import DELTAS
+from minirl.analysis.run_report import smooth
+from minirl.evaluation.report import markdown
+from minirl.utils.console import must_write, replace_file
+
+Table = list[list[str]]
+Block = str | Table | Path  # a paragraph, "# heading", table, or picture beside the report
+PANELS = {
+    "training accuracy": "reward/accuracy",
+    "diverse groups of the batch": "batch/diverse_groups",
+    "different wrong answers a group": "batch/unique_wrong",
+    "pair diversity of sampled groups": "groups/pair_diversity",
+    "entropy, nats": "policy/entropy",
+    "tokens a response": "response/tokens",
+    "groups sampled a step": "sampling/groups",
+    "groups in EDAS's branch B": "batch/branch_b",
+    "groups in EDAS's branch C": "batch/branch_c",
+}
+BAND = "Bands are the mean over seeds plus and minus its standard error."
+
+
+def write_report(out: Path, results: Results) -> list[str]:
+    """Writes report.md, report.html, curves.png and differences.png into `out`; returns the lines for the console."""
+    found = analyse(results)
+    pictures = {"curves.png": draw_curves(results), "differences.png": draw_differences(found, results["baseline"])}
+    blocks = blocks_of(results, found)
+    with must_write(out):
+        for name, picture in pictures.items():
+            replace_file(out / name, picture)
+        replace_file(out / "report.md", to_markdown(blocks))
+        replace_file(out / "report.html", to_html(blocks, pictures))
+    return [
+        *(found["verdicts"] or ["no seed is finished in every arm, so nothing can be compared yet"]),
+        f"written: {out}/report.html, report.md, results.json",
+    ]
+
+
+def blocks_of(results: Results, found: dict[str, Any]) -> list[Block]:
+    """The report's content."""
+    baseline, others = results["baseline"], [arm for arm in results["arms"] if arm != results["baseline"]]
+    seeds, largest = found["seeds"], max(found["ks"], default=1)
+    blocks: list[Block] = [
+        f"# {' against '.join([', '.join(others), baseline])}",
+        f"{len(results['arms'])} arms, {len(seeds)} paired seeds, task {results['task']}, model {results['model']}; budget of "
+        f"a run: {results['budget']}. Within a seed all arms have the same starting weights, order of prompts and sampling "
+        "seeds.",
+        *(f"**{line}.**" for line in found["verdicts"]),
+    ]
+    if results["failed"]:
+        blocks.append("Failed: " + "; ".join(f"{name} ({why})" for name, why in results["failed"].items()))
+    if not seeds:
+        return [*blocks, "No seed is finished in every arm, so nothing can be compared yet."]
+    if len(seeds) == 1:
+        blocks.append("One seed: the intervals are over problems only and say nothing of other seeds.")
+    blocks += [
+        "## Held-out problems",
+        f"{len(results['problems'])} problems. After training: mean over seeds (standard deviation over seeds), percent. "
+        f"Before training: pass@1 {100 * found['arms'][baseline]['before']:.1f}.",
+        levels(found),
+        f"Difference to {baseline} in points, with 95% intervals over new seeds and new problems that hold at once for all "
+        f"{len(others)} arms of a column"
+        + (", and after every seed (--until)" if results["until"] else "")
+        + "; p by Holm in brackets. How they are made: docs/comparisons.md.",
+        differences(found["held_out"], [f"pass@{k}" for k in found["ks"]], 100),
+        Path("differences.png"),
+        pairing(found),
+    ]
+    if found["scalars"]:
+        blocks += [
+            "## Diversity and training",
+            "Means over seeds, and differences as above, over seeds.",
+            scalars(found, baseline),
+            Path("curves.png"),
+            BAND + " Curves are running means over 9 steps.",
+            *equal(found, baseline),
+        ]
+    blocks += [
+        "## Breakthroughs",
+        f"Problems that none of {largest} responses solved before training, by whether one of as many does after it, counted "
+        f"over {len(seeds)} seeds. p: exact McNemar test within seeds, optimistic where problems recur in several seeds.",
+        breakthroughs(found, baseline),
+        "## What differs between the arms",
+        differing(results),
+        *published(results),
+    ]
+    if "command" in results:
+        blocks += ["## Command", f"`{results['command']}`"]
+    return blocks
+
+
+def levels(found: dict[str, Any]) -> Table:
+    """Pass@k of every arm after training."""
+    head = ["arm", *(f"pass@{k}" for k in found["ks"]), "steps"]
+
+    def cell(mean: float, sd: float | None) -> str:
+        return f"{100 * mean:.1f}" + (f" ({100 * sd:.1f})" if sd is not None else "")
+
+    rows = [
+        [arm, *(cell(*s["after"][k]) for k in found["ks"]), ", ".join(map(str, s["steps"]))] for arm, s in found["arms"].items()
+    ]
+    return [head, *rows]
+
+
+def shown(d: Difference, scale: float) -> str:
+    """+1.3 [+0.2, +2.4] (p .012)."""
+    digits = 1 if scale == 100 else max(0, min(4, 2 - int(np.floor(np.log10(max(d.half_width, 1e-9))))))
+    low, mean, high = (f"{scale * x:+.{digits}f}" for x in (d.low, d.mean, d.high))
+    return f"{mean} [{low}, {high}] ({'p < .001' if d.p < 0.001 else f'p {d.p:.3f}'})"
+
+
+def differences(columns: dict[Any, dict[str, Difference]], names: Sequence[str], scale: float) -> Table:
+    """A row an arm, a column a measure."""
+    arms = list(next(iter(columns.values())))
+    return [["arm", *names], *([arm, *(shown(column[arm], scale) for column in columns.values())] for arm in arms)]
+
+
+def pairing(found: dict[str, Any]) -> str:
+    """How much pairing helped."""
+    gains = [
+        f"{d.seed_pairing:.1f} and {d.pairing:.1f} ({arm})"
+        for arm, d in found["held_out"][1].items()
+        if d.pairing and d.seed_pairing
+    ]
+    if not gains:
+        return "What pairing is worth shows from two seeds on."
+    return (
+        "What pairing is worth: the variance of the difference in pass@1 would be so many times larger with seeds that are not "
+        f"paired, and with neither seeds nor problems paired: {', '.join(gains)}. Both are rough with few seeds."
+    )
+
+
+def scalars(found: dict[str, Any], baseline: str) -> Table:
+    """A row a measure: its mean in every arm, and the differences."""
+    others = [arm for arm in found["arms"] if arm != baseline]
+    head = ["measure", *found["arms"], *(f"{arm} - {baseline}" for arm in others)]
+    rows = []
+    for name, column in found["scalars"].items():
+        means = [f"{found['arms'][arm]['scalars'][name]:.3g}" for arm in found["arms"]]
+        rows.append([name, *means, *(shown(column[arm], 1) for arm in others)])
+    return [head, *rows]
+
+
+def equal(found: dict[str, Any], baseline: str) -> list[Block]:
+    """Diversity between runs when they are equally accurate."""
+    rows: Table = []
+    for key in DIVERSITY:
+        for arm, result in found["equal_accuracy"][key].items():
+            if isinstance(result, str):
+                rows.append([key, arm, result, ""])
+            else:
+                d, (low, high) = result
+                rows.append([key, arm, shown(d, 1), f"{100 * low:.0f} to {100 * high:.0f}%"])
+    text = (
+        f"At equal accuracy in training (a method that learns more slowly keeps more diverse groups), difference to {baseline}:"
+    )
+    return [text, [["measure", "arm", "difference", "accuracies compared"], *rows]]
+
+
+def breakthroughs(found: dict[str, Any], baseline: str) -> Table:
+    """Counts of problems."""
+    head = ["arm", "unsolved before", "different problems", "both", "arm alone", f"{baseline} alone", "neither", "p"]
+    rows = []
+    for arm, c in found["breakthroughs"].items():
+        keys = ("hard", "problems", "both", "arm_only", "baseline_only", "neither")
+        rows.append([arm, *(str(c[key]) for key in keys), f"{c['p']:.3f}"])
+    return [head, *rows]
+
+
+def differing(results: Results) -> Table:
+    """The options in which arms differ."""
+    arms = list(results["arms"])
+    rows = [[key, *(str(row[arm]) for arm in arms)] for key, row in results["differing"].items()]
+    return [["option", *arms], *(rows or [["none", *[""] * len(arms)]])]
+
+
+def published(results: Results) -> list[Block]:
+    """The paper's differences for this model, where its table has them."""
+    model = results["model"].rstrip("/").rpartition("/")[2]
+    rows = [[benchmark, f"{gain:+.2f}"] for name, benchmark, gain in DELTAS if name == model]
+    if not rows:
+        return []
+    text = (
+        f"The paper (arXiv 2605.17333) gives for {model} these gains of DAPO+EDAS over the strongest other method, in points "
+        "of mean accuracy, from one training run each, on its benchmarks:"
+    )
+    return ["## As published", text, [["benchmark", "gain"], *rows]]
+
+
+def to_markdown(blocks: Sequence[Block]) -> str:
+    """The report as Markdown."""
+    parts = [f"![{b.stem}]({b.name})" if isinstance(b, Path) else b if isinstance(b, str) else markdown(b) for b in blocks]
+    return "\n\n".join(parts) + "\n"
+
+
+def to_html(blocks: Sequence[Block], pictures: dict[str, bytes]) -> str:
+    """The report as one HTML file without links to others; it follows the reader's light or dark scheme."""
+    body = []
+    for block in blocks:
+        if isinstance(block, Path):
+            data = base64.b64encode(pictures[block.name]).decode()
+            body.append(f'<p><img alt="{block.stem}" src="data:image/png;base64,{data}"></p>')
+        elif isinstance(block, list):
+            rows = "".join(f"<tr>{html_row(row, 'td' if i else 'th')}</tr>" for i, row in enumerate(block))
+            body.append(f"<div><table>{rows}</table></div>")
+        elif block.startswith("#"):
+            level = len(block) - len(block.lstrip("#"))
+            body.append(f"<h{level}>{escape(block.lstrip('# '))}</h{level}>")
+        elif block.startswith(("**", "`")):
+            tag = "strong" if block.startswith("**") else "code"
+            body.append(f"<p><{tag}>{escape(block.strip('*`'))}</{tag}></p>")
+        else:
+            body.append(f"<p>{escape(block)}</p>")
+    title = escape(str(blocks[0]).lstrip("# "))
+    return HTML.replace("TITLE", title).replace("BODY", "\n".join(body))
+
+
+def html_row(row: Sequence[str], tag: str) -> str:
+    """The cells of a table's row."""
+    return "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row)
+
+
+HTML = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>TITLE</title><style>
+:root { color-scheme: light dark }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem }
+div { overflow-x: auto } table { border-collapse: collapse; font-size: .9rem } img { max-width: 100%; background: white }
+th, td { padding: .3rem .7rem; border-bottom: 1px solid #8886; text-align: left; white-space: nowrap }
+code { overflow-wrap: anywhere }
+</style>
+BODY
+</html>
+"""
+
+
+def draw_curves(results: Results) -> bytes:
+    """A panel a measure, a line an arm: the mean over seeds and its standard error."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(14, 10), layout="constrained")
+    axes = figure.subplots(3, 3)
+    for axis, (title, key) in zip(axes.flat, PANELS.items(), strict=True):
+        for arm in results["arms"]:
+            curves = [smooth(run["curves"][key]) for run in runs_of(results, arm)]
+            if not curves:
+                continue
+            steps = min(map(len, curves))
+            values = np.array([curve[:steps] for curve in curves])
+            mean, x = values.mean(0), np.arange(1, steps + 1)
+            (line,) = axis.plot(x, mean, label=arm, linewidth=1.4)
+            if len(values) > 1:
+                error = values.std(0, ddof=1) / np.sqrt(len(values))
+                axis.fill_between(x, mean - error, mean + error, color=line.get_color(), alpha=0.2, linewidth=0)
+        axis.set(title=title, xlabel="step")
+    if axes.flat[0].lines:
+        axes.flat[0].legend(fontsize=8)
+    return png(figure)
+
+
+def draw_differences(found: dict[str, Any], baseline: str) -> bytes:
+    """The held-out differences with their intervals, a panel an arm, against k."""
+    from matplotlib.figure import Figure
+
+    arms = [arm for arm in found["arms"] if arm != baseline]
+    figure = Figure(figsize=(max(5, 3.2 * len(arms)), 3.4), layout="constrained")
+    axes = np.atleast_1d(figure.subplots(1, max(1, len(arms)), sharey=True))
+    for axis, arm in zip(axes, arms, strict=False):
+        column = [found["held_out"][k][arm] for k in found["ks"]]
+        mean = np.array([100 * d.mean for d in column])
+        below, above = mean - [100 * d.low for d in column], [100 * d.high for d in column] - mean
+        axis.errorbar(range(len(column)), mean, yerr=[below, above], fmt="o", capsize=3)
+        axis.axhline(0, color="0.5", linewidth=0.8)
+        axis.set_xticks(range(len(column)), [str(k) for k in found["ks"]])
+        axis.set(title=f"{arm} - {baseline}", xlabel="k")
+    axes[0].set_ylabel("pass@k, points")
+    return png(figure)
+
+
+def png(figure: Any) -> bytes:
+    """The picture's bytes, the same for the same figure."""
+    file = io.BytesIO()
+    figure.savefig(file, dpi=90, format="png", metadata={"Software": None})
+    return file.getvalue()

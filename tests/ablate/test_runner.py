@@ -1,0 +1,98 @@
+"""Which cells run when, what they share, and what counts as done."""
+
+import json
+import sys
+
+import pytest
+import yaml
+
+from minirl.ablate import runner
+from minirl.ablate.cells import cells_of, design_of
+from minirl.config.options import as_tree
+from minirl.utils.errors import ConfigError
+
+
+@pytest.fixture
+def cells(tmp_path):
+    plan = design_of(None, ["dapo", "grpo"], [], {"run.steps": "3"}, seeds=2, baseline=None)
+    return cells_of(plan, tmp_path / "out")
+
+
+def record(cell, tree=None, done=False, evaluation=False):
+    """A run folder as train.py leaves it."""
+    cell.folder.mkdir(parents=True, exist_ok=True)
+    (cell.folder / "config.yaml").write_text(yaml.safe_dump(tree or as_tree(cell.config)))
+    if done:
+        (cell.folder / "summary.json").write_text("{}")
+    if evaluation:
+        cell.evaluation.parent.mkdir(exist_ok=True)
+        cell.evaluation.write_text("{}")
+
+
+def test_the_first_cell_of_a_seed_makes_the_evaluation_that_the_others_wait_for(cells):
+    dapo0, grpo0, dapo1, grpo1 = cells
+    assert runner.ready(cells, [], []) is dapo0
+    running = [runner.Running(dapo0, 0, None)]
+    waiting = [grpo0, dapo1, grpo1]
+    assert runner.ready(waiting, running, []) is dapo1, "grpo of seed 0 waits for dapo's evaluation before training"
+    running.append(runner.Running(dapo1, 1, None))
+    assert runner.ready([grpo0, grpo1], running, []) is None
+    record(dapo0, evaluation=True)
+    assert runner.ready([grpo0, grpo1], running, []) is grpo0
+    assert runner.evaluation_for(grpo0, cells) == dapo0.evaluation
+    assert runner.evaluation_for(grpo1, cells) is None, "another seed's is another one"
+    assert runner.evaluation_for(dapo0, cells) is None, "its own, not another's"
+
+
+def test_a_cell_is_finished_with_its_summary_and_its_own_config(cells):
+    cell = cells[0]
+    assert not runner.finished(cell)
+    record(cell)
+    assert not runner.finished(cell)
+    record(cell, done=True)
+    assert runner.finished(cell)
+
+
+def test_a_folder_of_other_options_is_refused_and_what_does_not_matter_may_differ(cells):
+    cell, tree = cells[0], as_tree(cells[0].config)
+    tree["run"]["dir"], tree["run"]["keep"], tree["data"]["template_date"] = "elsewhere", 9, "2026-01-31"
+    record(cell, tree, done=True)
+    assert runner.finished(cell)
+    tree["optimizer"]["lr"] = 0.5
+    record(cell, tree, done=True)
+    with pytest.raises(ConfigError, match=r"optimizer\.lr: 0\.5 ->"):
+        runner.finished(cell)
+
+
+def test_gpus_are_dealt_to_the_slots_in_equal_parts(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7")
+    machine = runner.machine_of("accelerate launch --num_processes 4", None, gpus_per_run=4)
+    assert machine.jobs == 2
+    assert [machine.environment(slot)["CUDA_VISIBLE_DEVICES"] for slot in (0, 1)] == ["0,1,2,3", "4,5,6,7"]
+    assert machine.launcher == ["accelerate", "launch", "--num_processes", "4"]
+    with pytest.raises(ConfigError, match="--jobs 3 needs 12 GPUs, there are 8"):
+        runner.machine_of("", 3, gpus_per_run=4)
+    with pytest.raises(ConfigError, match="there are 8 GPUs"):
+        runner.machine_of("", None, gpus_per_run=16)
+
+
+def test_runs_on_one_cpu_share_its_threads(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(runner.os, "cpu_count", lambda: 8)
+    assert runner.machine_of("", None, 1).jobs == 8
+    assert runner.machine_of("", 2, 1).environment(1)["OMP_NUM_THREADS"] == "4"
+    assert runner.machine_of("", 1, 1).launcher == [sys.executable]
+
+
+def test_the_time_left_is_that_of_the_steps_left(monkeypatch):
+    monkeypatch.setattr(runner.time, "perf_counter", lambda: 1000.0)
+    assert runner.eta(400.0, 10, 110, 310, 2, 6) == "2 of 6 runs, 110 of 310 steps, 10 min, about 20 min left"
+    assert "no step finished yet" in runner.eta(400.0, 10, 10, 310, 0, 6)
+
+
+def test_the_steps_of_a_run_are_its_whole_lines(cells):
+    assert runner.steps_of(cells[0]) == 0
+    record(cells[0])
+    lines = json.dumps({"step": 1}) + "\n" + json.dumps({"step": 2}) + "\n" + '{"step": 3, "rew'
+    (cells[0].folder / "metrics.jsonl").write_text(lines)
+    assert runner.steps_of(cells[0]) == 2

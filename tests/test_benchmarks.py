@@ -103,6 +103,7 @@ def gpu_all(folder, *parts):
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_gpu_script_writes_rows_skips_what_it_cannot_do_and_what_is_done(tmp_path):
     said = gpu_all(tmp_path, "limit", "race-trl", "tests", "update-0.6b")

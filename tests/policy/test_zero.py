@@ -41,6 +41,7 @@ def results(request, tmp_path_factory):
     return folder, torch.load(folder / f"results-{request.param}.pt"), request.param
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_compiled_layers_give_the_same_under_every_stage_that_leaves_weights_whole(tmp_path, reference):
     stages = ["0-compiled", "1-compiled", "2-compiled"]

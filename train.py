@@ -4,6 +4,7 @@
     accelerate launch train.py configs/NAME.yaml --algorithm.estimator=grpo+edas --run-dir runs/mine   # repeated: resumes
     torchrun --nproc_per_node 2 train.py                          # two ranks on a CPU
     python train.py --replay runs/mine/step12                     # recomputes a saved step and compares its metrics
+    python train.py --replay runs/mine/step12 --estimators all    # every estimator's gradient there (docs/microscope.md)
     python train.py --help                                        # every option
 
 This file is the algorithm. What surrounds it (data, ranks, run folder, resuming, guards, evaluation, saving, stopping) is in
@@ -40,6 +41,7 @@ from minirl.rollout.sampler import as_group
 from minirl.rollout.types import Batch, Rollout, SamplingParams
 from minirl.run.lifecycle import open_run, plan_lines
 from minirl.run.metrics import UpdateStats
+from minirl.run.microscope import microscope
 from minirl.run.run import Run
 from minirl.utils.console import leave, say
 from minirl.utils.errors import ConfigError, RunError, RunFinished
@@ -196,6 +198,8 @@ def main(config: Config, inputs: Inputs | None = None) -> int:
         if config.dry_run:
             for line in plan_lines(inputs):
                 say(line)
+        elif config.estimators:
+            microscope(inputs, train)
         else:
             train(inputs)
     except RunFinished:

@@ -1,4 +1,4 @@
-"""Runs the embedded task for a given time while things go wrong around it, and reports what grows.
+"""Runs the task arithmetic for a given time while things go wrong around it, and reports what grows.
 
     python benchmarks/soak.py --minutes 30
 
@@ -34,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.common import ROOT, environment
 
 RUN = [
+    "--data.task=arithmetic", "--rollout.max_response_tokens=12",  # short responses: more steps, and more faults, an hour
     "--run.steps=1000000", "--run.save_every=20", "--run.save_in_background=true", "--rollout.prompts=16",
     "--rollout.group_size=8", "--rollout.carry_over=true", "--rollout.oversample=1.5", "--algorithm.rollout_is=truncate",
     "--algorithm.mini_batch_prompts=8", "--eval.every=100", "--eval.problems=32", "--eval.during_problems=32",

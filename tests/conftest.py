@@ -38,9 +38,9 @@ def mounted(folder, size):
 
 def few_problems(folder):
     """Options for a run on few problems of the embedded task, which saves the seconds that thousands take to encode."""
-    from minirl.data import arithmetic
+    from minirl.data import rules
 
-    rows = [{"problem": p.prompt, "answer": p.answer} for p in arithmetic.problems("train")[:80]]
+    rows = [{"problem": p.prompt, "answer": p.answer} for p in rules.problems("train")[:80]]
     (folder / "few.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return ["--data.task=dataset", f"--data.train={folder / 'few.jsonl'}", "--data.test_size=8"]
 
@@ -51,7 +51,7 @@ def other_weights(folder):
 
     from minirl.tiny import make as tiny
 
-    shutil.copytree(tiny.FOLDERS["embedded-arithmetic"], folder)
+    shutil.copytree(tiny.FOLDERS["embedded"], folder)
     tensors = safetensors.torch.load_file(folder / "model.safetensors")
     tensors["model.norm.weight"][0] += 0.5
     safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})

@@ -16,6 +16,7 @@ import pytest
 from benchmarks.kill_resume import MARK, RUN, differences, fingerprint, launcher, living
 from benchmarks.kill_resume import start as start_watched
 from minirl.config.command_line import load
+from minirl.data import rules
 from minirl.policy.policy import Policy
 from minirl.run import lifecycle, training
 from minirl.run.folder import finished
@@ -165,7 +166,7 @@ def test_a_named_checkpoint_is_continued_and_later_ones_go(whole, stopped, tmp_p
 
 
 def test_other_data_is_refused_and_the_same_data_elsewhere_is_not(tmp_path, capsys):
-    rows = [{"problem": f"{a}*7=", "answer": str(a * 7)} for a in range(100, 160)]
+    rows = [{"problem": p.prompt, "answer": p.answer} for p in rules.problems("train")[:60]]
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -173,7 +174,7 @@ def test_other_data_is_refused_and_the_same_data_elsewhere_is_not(tmp_path, caps
     folder = begun(tmp_path / "out", *data)
     moved = [*data[:2], f"--data.train={tmp_path / 'two' / 'rows.jsonl'}"]
     begun(folder, *moved)
-    rows[0]["answer"] = "700.0"
+    rows[0]["answer"] += ".0"
     (tmp_path / "two" / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert start([*RUN, *moved, "--run-dir", str(folder)]) == 2
     assert "problems changed since" in capsys.readouterr().err
@@ -181,7 +182,7 @@ def test_other_data_is_refused_and_the_same_data_elsewhere_is_not(tmp_path, caps
 
 
 def test_another_tokenizer_model_or_reward_in_the_same_place_is_refused(tmp_path, capsys):
-    model = shutil.copytree(tiny.FOLDERS["embedded-arithmetic"], tmp_path / "model")
+    model = shutil.copytree(tiny.FOLDERS["embedded"], tmp_path / "model")
     (tmp_path / "mine.py").write_text(reward := "def mine(problem, response, rollout):\n    return float('1' in response)\n")
     options = [*few_problems(tmp_path), f"--model.path={model}", f"--verifier.rewards=[['{tmp_path / 'mine.py'}:mine', 1]]"]
     folder = begun(tmp_path / "out", *options)
@@ -394,7 +395,7 @@ def test_a_killed_run_with_vllm_and_zero_3_goes_on_to_the_same_numbers(tmp_path)
 
 def test_a_template_that_prints_the_date_prints_the_day_the_run_began(tmp_path, capsys):
     """Else the prompts of a run that is resumed on another day would be others."""
-    model = shutil.copytree(tiny.FOLDERS["embedded-arithmetic"], tmp_path / "model")
+    model = shutil.copytree(tiny.FOLDERS["embedded"], tmp_path / "model")
     template = model / "chat_template.jinja"
     template.write_text("{{ strftime_now('%d') }}" + template.read_text())
     options = [f"--model.path={model}", *few_problems(tmp_path)]

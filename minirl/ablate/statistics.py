@@ -30,7 +30,8 @@ Curve = tuple[Floats, Floats]  # accuracy and another measure, both float[T] ove
 @dataclass(frozen=True)
 class Variance:
     """What moves the mean of float[S, P]. seeds, problems: variances of the mean due to new seeds (with what is left besides
-    the two factors) and to new problems; seed_sd, problem_sd: standard deviations of a_s and b_p, None where there is only one."""
+    the two factors) and to new problems; seed_sd, problem_sd: standard deviations of a_s and b_p, None
+    where there is one."""
 
     seeds: float
     problems: float
@@ -73,8 +74,9 @@ class Difference:
 def variance_of(values: Floats) -> Variance:
     """By the mean squares of the crossed analysis of variance of values float[S, P]:
 
-    E MS_seeds = P var(a) + var(c), E MS_problems = S var(b) + var(c), E MS_rest = var(c); the variance of the mean is var(a)/S +
-    var(b)/P + var(c)/(SP) (Searle, Casella, McCulloch: Variance Components, 1992, ch. 4). Estimates below 0 count as 0.
+    E MS_seeds = P var(a) + var(c), E MS_problems = S var(b) + var(c), E MS_rest = var(c); the variance of the mean is
+    var(a)/S + var(b)/P + var(c)/(SP) (Searle, Casella, McCulloch: Variance Components, 1992, ch. 4). Estimates below 0
+    count as 0.
     """
     S, P = values.shape
     rows, columns = values.mean(1), values.mean(0)
@@ -176,9 +178,9 @@ def difference(arm: Floats, baseline: Floats, last: int | None = None) -> Differ
 
 
 def corrected(differences: Sequence[Difference]) -> list[Difference]:
-    """The same with p by Holm (Scand. J. Statist. 6, 1979) and intervals by Bonferroni: with a chance of at least 95% all of
-    them hold at once, and no difference of 0 gets a p <= 0.05, however they depend on each other. Holm's finds a little more than
-    the intervals: one may reach over 0 though p is below 0.05."""
+    """The same with p by Holm (Scand. J. Statist. 6, 1979) and intervals by Bonferroni, however they depend on each other: with
+    a chance of at least 95% all intervals hold at once, and with as much no difference that is 0 gets a p <= 0.05. Holm's rule
+    finds a little more than the intervals: one may reach over 0 though p is below 0.05."""
     m, adjusted = len(differences), [0.0] * len(differences)
     at_least = 0.0
     for rank, i in enumerate(sorted(range(m), key=lambda i: differences[i].p)):
@@ -203,7 +205,7 @@ def sequential(arm: Floats, baseline: Floats, width: float, last: int = LAST_LOO
 
 def rounded(points: float, half: float, up: bool = False) -> str:
     """A number in points with one digit after the point, more where the half-width is below a tenth."""
-    digits = 1 if half >= 0.1 or not half else min(6, ceil(-log10(half)) + 1)
+    digits = 1 if half >= 0.1 or not half else min(6, ceil(-log10(half) - 1e-9))
     return f"{ceil(points * 10**digits - 1e-6) / 10**digits if up else points:.{digits}f}"
 
 
@@ -239,7 +241,7 @@ def at_accuracy(curve: Curve) -> Curve:
 def at_equal_accuracy(
     arm: Sequence[Curve], baseline: Sequence[Curve], points: int = 101
 ) -> tuple[Difference, tuple[float, float]]:
-    """The mean difference of a measure, as of diversity, between runs when they are equally accurate, and the range of accuracy.
+    """The mean difference of a measure (diversity, say) between runs when they are equally accurate, and those accuracies.
 
     arm, baseline: a curve a seed, in the same order. Of each seed the two curves are interpolated as functions of accuracy,
     and their difference averaged evenly over the accuracies that both went through; the interval is one over seeds, for these

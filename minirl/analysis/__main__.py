@@ -7,6 +7,7 @@
     python -m minirl.analysis judge         EVAL... --endpoint URL --judge MODEL        an LLM on shared error roots
     python -m minirl.analysis embeddings    EVAL... --embedder MODEL                    cosines of deceptive pairs and triples
     python -m minirl.analysis paper                                                     the arithmetic of the published tables
+    python -m minirl.analysis ranking       MICROSCOPE RESULTS.json                     what a microscope saw against results
 
 EVAL: a folder of eval.py, its samples.jsonl, or (not for the first two) a run folder of train.py; LABEL=PATH renames its model.
 RUN: a run folder of train.py, LABEL=FOLDER; folders with one label are seeds of one method. Exit code 2: bad input. See
@@ -31,13 +32,17 @@ def command_line(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     commands = parser.add_subparsers(dest="name", required=True, metavar="NAME")
     made = {}
-    for name in ("diversity", "breakthroughs", "dynamics", "ngrams", "judge", "embeddings", "paper"):
+    for name in ("diversity", "breakthroughs", "dynamics", "ngrams", "judge", "embeddings", "paper", "ranking"):
         made[name] = commands.add_parser(name, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
         made[name].add_argument("--out", type=Path, default=Path("analysis"), metavar="DIR", help="folder of the results")
-        if name not in ("dynamics", "paper"):
+        if name not in ("dynamics", "paper", "ranking"):
             made[name].add_argument("--seed", type=int, default=0, help="of intervals and of chosen pairs")
-        if name != "paper":
+        if name not in ("paper", "ranking"):
             made[name].add_argument("inputs", nargs="+", metavar="RUN" if name == "dynamics" else "EVAL")
+    made["ranking"].add_argument("microscope", type=Path, metavar="MICROSCOPE", help="RUN/microscope/stepN")
+    made["ranking"].add_argument(
+        "results", type=Path, metavar="RESULTS.json", help='of minirl.ablate, or {"estimator": accuracy, ...}'
+    )
     for name in ("diversity", "breakthroughs"):
         made[name].add_argument("--before", metavar="LABEL", help="the model before training; the first one otherwise")
         made[name].add_argument(
@@ -69,10 +74,12 @@ def command_line(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def run(o: argparse.Namespace) -> None:
     """One analysis. Imports late: help should not take seconds."""
-    from minirl.analysis import breakthroughs, diversity, dynamics, embeddings, judge, ngrams, output, paper, samples
+    from minirl.analysis import breakthroughs, diversity, dynamics, embeddings, judge, ngrams, output, paper, ranking, samples
 
     if o.name == "paper":
         output.save(o.out, "The paper's arithmetic", paper, paper.analyse())
+    elif o.name == "ranking":
+        output.save(o.out, "Did the microscope predict it?", ranking, ranking.analyse(*ranking.load(o.microscope, o.results)))
     elif o.name == "dynamics":
         output.save(o.out, "Training dynamics", dynamics, dynamics.analyse(*dynamics.load_runs(o.inputs)))
     elif o.name in ("diversity", "breakthroughs"):

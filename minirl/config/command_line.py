@@ -18,10 +18,11 @@ from typing import Any
 
 import yaml
 
+from minirl.advantages import BASES, PAPER, WRAPPERS, build
 from minirl.config.checks import check
 from minirl.config.options import EMBEDDED_TASKS, Config, every_option
 from minirl.utils.console import finish_stdout
-from minirl.utils.errors import ConfigError
+from minirl.utils.errors import ConfigError, require
 
 SHORT = {"run-dir": "run.dir", "resume": "run.resume", "stop-after": "run.stop_after"}
 # Former names of options -> current names.
@@ -56,11 +57,12 @@ def command_line(program: str, argv: Sequence[str]) -> Config:
 
 def load(argv: Sequence[str]) -> Config:
     """The resolved and checked config of `[CONFIG.yaml] [--section.key=value ...] [--run-dir DIR] [--dry-run] [--replay
-    RUN/stepN]`. With --replay the run's own config.yaml is read, unless another file is given."""
+    RUN/stepN [--estimators all|a,b,c]]`. With --replay the run's own config.yaml is read, unless another file is given."""
     arguments = [argument for argument in argv if argument != "--dry-run"]
     file = Path(arguments.pop(0)) if arguments and not arguments[0].startswith("--") else None
     given = pairs(arguments)
-    replay = given.pop("replay", None)
+    replay, estimators = given.pop("replay", None), given.pop("estimators", None)
+    require(estimators is None or replay is not None, "--estimators looks at a saved step: name it by --replay RUN/stepN")
     if file is None and replay is not None:
         file = run_of(replay) / "config.yaml"
     known = {key: about["type"] for key, _, about in every_option()}
@@ -72,7 +74,36 @@ def load(argv: Sequence[str]) -> Config:
         values[key] = coerce(value, known[key], key)
     config = resolve(filled(Config(dry_run="--dry-run" in argv, replay=replay), values))
     check(config)
+    if estimators is not None:
+        names = every_estimator(config) if estimators == "all" else [name.strip() for name in estimators.split(",")]
+        config.estimators = {name: with_estimator(config, values, name) for name in names}
     return config
+
+
+def every_estimator(config: Config) -> list[str]:
+    """The config's own estimator, those of the paper, every base, and every wrapper around the base of its own."""
+    own = config.algorithm.estimator
+    base = own.split("+")[0]
+    return list(dict.fromkeys([own, *PAPER, *BASES, *(f"{base}+{wrapper}" for wrapper in WRAPPERS)]))
+
+
+def with_estimator(config: Config, values: Mapping[str, Any], name: str) -> Config | str:
+    """The config with another estimator, as `load` makes it of `values`; or the reason for which these options do not fit it.
+
+    Options of classes of the user's own go to estimators that name one only. ConfigError for a name that is unknown.
+    """
+    custom = config.estimator.custom if ".py:" in name else {}
+    try:
+        build(name, replace(config.estimator, custom=custom))
+        values = {**values, "algorithm.estimator": name, "estimator.custom": custom}
+        other = resolve(filled(Config(replay=config.replay), values))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    try:
+        check(other)
+    except ConfigError as error:
+        return str(error)
+    return other
 
 
 def pairs(arguments: Sequence[str]) -> dict[str, str]:
@@ -216,10 +247,12 @@ def help_text() -> str:
     """The text of --help: every option with its default and meaning."""
     lines = [
         "usage: train.py [CONFIG.yaml] [--section.key=value ...] [--run-dir DIR] [--resume auto|never|PATH]",
-        "                [--stop-after TIME] [--dry-run] [--replay RUN/stepN]",
+        "                [--stop-after TIME] [--dry-run]",
+        "                [--replay RUN/stepN [--estimators all|NAME,NAME ...]]",
         "",
         "Without arguments it trains the embedded model on the embedded task. --dry-run prints sizes, steps and memory without",
-        "loading weights. --replay recomputes a saved step of a run without sampling and compares its metrics.",
+        "loading weights. --replay recomputes a saved step of a run without sampling and compares its metrics;",
+        "with --estimators it shows the advantages and the policy gradient of each of them there (docs/microscope.md).",
         "Options with their defaults:",
     ]
     section = ""

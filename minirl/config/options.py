@@ -47,7 +47,7 @@ class ModelConfig:
 @dataclass
 class DataConfig:
     task: str = option(
-        "arithmetic", "dataset: read problems; the others generate them", choices=(*EMBEDDED_TASKS, "fewshot", "dataset")
+        EMBEDDED_TASKS[0], "dataset: read problems; the others generate them", choices=(*EMBEDDED_TASKS, "fewshot", "dataset")
     )
     train: str = option("", "task=dataset: .jsonl or .parquet file, or Hub name")
     test: str = option("", "task=dataset: held-out problems, in these formats; empty: test_size problems are held out of train")
@@ -125,7 +125,7 @@ class RolloutConfig:
     prompts: int = option(32, "prompts (groups) in one training batch, over all ranks", minimum=1)
     group_size: int = option(10, "responses sampled for each prompt", minimum=1)
     temperature: float = option(1.0, "sampling temperature, which the trainer's log-probs use too", above=0)
-    max_response_tokens: int = option(12, "length limit of a response, which is cut there and counts as truncated", minimum=1)
+    max_response_tokens: int = option(24, "length limit of a response, which is cut there and counts as truncated", minimum=1)
     stop: list[str] = items([], "texts that end a response, besides the model's own stop tokens")
     max_sequences: int = option(512, "sequences that an engine decodes at once", minimum=1)
     oversample: float = option(1.0, "dynamic sampling: size of the first generation batch, as a multiple of prompts", minimum=1)
@@ -215,7 +215,7 @@ class AlgorithmConfig:
 
 @dataclass
 class OptimizerConfig:
-    lr: float = option(3e-4, "AdamW learning rate", minimum=0)
+    lr: float = option(4e-4, "AdamW learning rate", minimum=0)
     betas: list[float] = items([0.9, 0.999], "AdamW betas")
     weight_decay: float = option(0.01, "AdamW weight decay", minimum=0)
     max_grad_norm: float = option(1.0, "gradients are clipped to this norm", above=0)
@@ -235,7 +235,7 @@ class OptimizerConfig:
 
 @dataclass
 class EvalConfig:
-    every: int = option(50, "steps between evaluations; 0: only before and after the run", minimum=0)
+    every: int = option(20, "steps between evaluations; 0: only before and after the run", minimum=0)
     problems: int = option(256, "held-out problems evaluated before and after the run", minimum=1)
     samples: int = option(16, "responses sampled for each held-out problem", minimum=1)
     k: int = option(8, "the k of pass@k, at most samples", minimum=1)
@@ -259,13 +259,16 @@ class RunConfig:
     )
     seed: int = option(0, "seed of all random choices", minimum=0)
     deterministic: bool = option(False, "use deterministic kernels: slower on a GPU (docs/determinism.md)")
-    steps: int = option(250, "training steps, one rollout batch each", minimum=1)
+    steps: int = option(60, "training steps, one rollout batch each", minimum=1)
     epochs: float | None = option(None, "end the run earlier, after so many passes over the training problems", minimum=0)
     tokens: int | None = option(None, "end the run earlier, after the step that reaches so many generated tokens", minimum=1)
     seconds: float | None = option(
         None, "end the run earlier, after the step that reaches so much training time, evaluations not counted", above=0
     )
-    save_rollouts: int = option(2, "groups of each step written to rollouts/ as readable JSON", minimum=0)
+    save_rollouts: int = option(
+        3, "groups of each step written to rollouts/ as JSON: the one shaped most, an unselected one, a dropped one ...",
+        minimum=0,
+    )  # fmt: skip
     save_every: int = option(10, "steps between checkpoints; 0: only at the end, when stopped, and of a new best", minimum=0)
     keep: int = option(2, "newest checkpoints kept, besides the best by held-out pass@1", minimum=1)
     save_batches: int = option(
@@ -310,6 +313,7 @@ class Config:
     plan: PlanConfig = field(default_factory=PlanConfig)
     dry_run: bool = False
     replay: str | None = None
+    estimators: dict[str, Any] = field(default_factory=dict)  # of --estimators: the config of each, or why it cannot have one
 
     def build_estimator(self) -> advantages.Estimator:
         """The advantage estimator that `algorithm.estimator` names, with the options of `estimator`."""

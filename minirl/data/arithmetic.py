@@ -1,4 +1,4 @@
-"""The embedded task: products of a three-digit and a one-digit number, answered in a box.
+"""A second, smaller embedded task: products of a three-digit and a one-digit number, answered in a box.
 
 All 900 x 8 = 7,200 problems are generated. A shuffle with a fixed seed holds out `HELD_OUT` of them, which neither the embedded
 model's warm start nor any training run sees.

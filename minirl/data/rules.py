@@ -1,6 +1,6 @@
 r"""The embedded task: two-step calculations by rules that a letter names, in the open, with the answer in a box.
 
-A problem is `K352=`: a rule's letter and three digits a, b, c from 1 to 9. The response shows the way and boxes the result:
+A problem is `E352=`: a rule's letter and three digits a, b, c from 1 to 9. The response shows the way and boxes the result:
 `3+5=8;8*2=16;\boxed{16}`. There are 24 rules; each is one of the seven `PROCEDURES`, and nothing in the problem tells which. A
 wrong answer is usually the wrong procedure, so that many responses of a group share one wrong way, as they do in mathematics.
 All 24 x 729 = 17,496 problems are generated. A shuffle with a fixed seed holds out `HELD_OUT` of them, which neither the

@@ -17,13 +17,14 @@ from minirl.verify.types import Problem, VerifierError
 @dataclass
 class Inputs:
     """Inputs of a run. train, test: training and held-out problems; notes: messages on them to print; pool: the VerifierPool,
-    None for a dry run."""
+    None for a dry run; run: one that is open already, for `open_run`."""
 
     config: Config
     train: list[Problem]
     test: list[Problem]
     notes: list[str]
     pool: Any
+    run: Any = None
 
 
 def read_inputs(config: Config) -> Inputs:

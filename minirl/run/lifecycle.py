@@ -79,7 +79,11 @@ def open_run(inputs: Inputs) -> Iterator[Run]:
     """A run ready for its next step: new, resumed from a checkpoint, or a saved step to replay.
 
     RunFinished when it has done all its steps. The exit waits for all ranks; with several, it ends the process with code 0.
+    A run that is open already (inputs.run) stays open.
     """
+    if inputs.run is not None:
+        yield inputs.run
+        return
     start = time.perf_counter()
     with ExitStack() as stack:
         pool = stack.enter_context(inputs.pool)

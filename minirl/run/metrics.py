@@ -74,6 +74,11 @@ def mean(values: Sequence[float]) -> float:
     return float(np.mean(values)) if values else 0.0
 
 
+def ends(rollouts: Sequence[Rollout]) -> list[int]:
+    """Where one response ends and the next begins in float[T] of `rollouts`."""
+    return np.cumsum([r.length for r in rollouts])[:-1].tolist()
+
+
 @dataclass
 class UpdateStats:
     """Sums over this rank's tokens in the optimizer steps of one batch, and `metrics`, their means over all ranks.
@@ -90,6 +95,7 @@ class UpdateStats:
     skipped: int = 0
     nonfinite: int = 0
     current: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # (sums, diff_max) of each micro-batch
+    passed: list[tuple[list[Rollout], Tensor]] = field(default_factory=list)  # rollouts of each, float[2, T] of their tokens
 
     def add(self, micro: MicroBatch, logprobs: Tensor, entropy: Tensor, of: TokenLoss) -> None:
         """Adds a micro-batch; all tensors are float[T]. The sums stay on the GPU, so that nothing waits for it."""
@@ -100,6 +106,7 @@ class UpdateStats:
         if not self.recomputed and self.grad_norms:
             known = torch.zeros_like(known)
         difference = (same_weights - micro.rollout_logprobs).abs()
+        self.passed.append((micro.rollouts, torch.stack([entropy.detach(), logprobs - of.old_logprobs])))
         values = {
             "tokens": (counted, counted),
             "entropy": (entropy.detach(), counted),
@@ -128,6 +135,20 @@ class UpdateStats:
         self.diff_max = max(self.diff_max, *(float(largest) for _, largest in parts))
         for key, value in zip(SUMS, torch.stack([sums for sums, _ in parts]).sum(0).tolist(), strict=True):
             self.sums[key] += value
+
+    def pop_tokens(self, groups: Sequence[Sequence[Rollout]], ranks: Ranks) -> dict[tuple[int, int], np.ndarray]:
+        """{(draw number, place in the group): float32[2, T]} of the responses of `groups`, the same on every rank: entropy and
+        log of new / old probability at the first pass of the update over them. All else is forgotten."""
+        where = {id(r): (r.group, i) for group in groups for i, r in enumerate(group)}
+        found = [
+            (where[id(r)], values)
+            for rollouts, both in self.passed
+            if any(id(r) in where for r in rollouts)
+            for r, values in zip(rollouts, np.split(both.float().cpu().numpy(), ends(rollouts), axis=1), strict=True)
+            if id(r) in where
+        ]
+        self.passed = []
+        return dict(reversed(ranks.gather(found)))
 
     def metrics(self, ranks: Ranks) -> dict[str, float]:
         """Means over the tokens of all ranks.

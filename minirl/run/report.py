@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from tqdm import tqdm
 
 from minirl.config.options import Config, RolloutConfig
-from minirl.rollout.types import Rollout
 from minirl.utils.console import append_line, must_write, replace_file, say
 from minirl.utils.errors import RunError
 
@@ -45,9 +43,9 @@ class Reporter:
         return (self.folder / "metrics.jsonl").stat().st_size if self.folder else 0
 
     def step(
-        self, step: int, metrics: dict[str, float], seconds: dict[str, float], groups: Sequence[Sequence[Rollout]]
+        self, step: int, metrics: dict[str, float], seconds: dict[str, float], responses: Sequence[dict[str, Any]]
     ) -> None:
-        """Appends a step to metrics.jsonl, prints its line and writes `groups` to rollouts/."""
+        """Appends a step to metrics.jsonl, prints its line and writes `responses`, JSON objects, to rollouts/."""
         if self.folder is None:
             return
         metrics = {
@@ -58,8 +56,8 @@ class Reporter:
             "speed/update": metrics["sampling/trained_tokens"] * self.epochs / max(seconds["update"], 1e-9),
         }
         append_line(self.folder / "metrics.jsonl", json.dumps({"step": step, **metrics}))
-        if groups:
-            lines = (json.dumps(readable(r), ensure_ascii=False) + "\n" for g in groups for r in g)
+        if responses:
+            lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in responses)
             try:
                 replace_file(self.folder / "rollouts" / f"step{step:06d}.jsonl", "".join(lines))
             except OSError as error:
@@ -138,14 +136,3 @@ def check_signal(empty: int, metrics: dict[str, float], limit: int) -> None:
             "had no verdict; look at rollouts/, change the problems, the template or rollout.max_response_tokens, raise "
             "rollout.group_size, or set rollout.max_empty_steps (0: never end)"
         )
-
-
-def readable(r: Rollout) -> dict[str, Any]:
-    """A rollout as a readable JSON object."""
-    advantage = None if r.advantages is None else np.round(np.asarray(r.advantages, dtype=np.float64), 5).tolist()
-    return {
-        "group": r.group, "prompt": r.prompt, "gold": r.gold, "response": r.text, "status": r.verdict.status,
-        "label": r.verdict.label, "key": r.verdict.key, "reward": None if np.isnan(r.reward) else r.reward,
-        "advantage": advantage, "tokens": r.length, "finish": r.completion.finish, "version": r.version,
-        "detail": r.verdict.detail,
-    } | ({"terms": r.verdict.terms} if r.verdict.terms else {})  # fmt: skip

@@ -20,6 +20,7 @@ from minirl.rollout.types import Batch
 from minirl.run.batches import Batches
 from minirl.run.checkpoint import STARTING_WEIGHTS, Checkpoints, State
 from minirl.run.metrics import UpdateStats, batch_metrics
+from minirl.run.readable import Readable
 from minirl.run.report import Reporter, check_logprob_diff, check_signal, warn
 from minirl.run.run import Run, Step
 from minirl.run.signals import Stop
@@ -84,8 +85,10 @@ class TrainingRun(Run):
         carried = [] if self.over(number) else batch.surplus  # after the last step they are wasted
         metrics = batch_metrics(batch, carried, position - before.position, config)
         metrics |= stats.metrics(self.ranks) | {"optimizer/lr": step.lr} | self.meter.metrics(batch, step.seconds)
-        shown = (batch.groups or batch.generated)[: config.run.save_rollouts]
-        self.reporter.step(number, metrics | self.checkpoints.pop_costs(), step.seconds, shown)
+        shown = Readable(batch, carried, step.progress, config)
+        values = stats.pop_tokens([chosen.rollouts for chosen in shown.chosen], self.ranks)
+        rows = shown.rows(values, self.tokenizer) if self.ranks.main else []
+        self.reporter.step(number, metrics | self.checkpoints.pop_costs(), step.seconds, rows)
         if self.ranks.main:
             warn(number, metrics, config)
         self.batches.after_step(before, batch.generated, position, self.over(number))

@@ -15,9 +15,12 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from minirl.config.options import EMBEDDED_TASKS
 from minirl.data import arithmetic, rules
 
-FOLDERS = {f"embedded-{task}": Path(__file__).parent / task for task in ("rules", "arithmetic")}
+# By model.path; "embedded" alone, where no task says which, is the default task's.
+FOLDERS = {f"embedded-{task}": Path(__file__).parent / task for task in EMBEDDED_TASKS}
+FOLDERS["embedded"] = FOLDERS[f"embedded-{EMBEDDED_TASKS[0]}"]
 SPECIAL = ["<pad>", "<eos>", "<user>", "<assistant>"]
 # One token a character, but `\boxed{` is one token: seven forward passes a response would teach nothing.
 TEXT = ["\\boxed{", "}", *"0123456789*=+-. ;", *rules.LETTERS]

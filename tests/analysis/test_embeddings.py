@@ -55,7 +55,7 @@ def test_pooling_is_that_of_the_model_and_padding_changes_nothing(pooling, tmp_p
     from transformers import AutoModel, AutoTokenizer
 
     folder = tmp_path / "model"
-    shutil.copytree(tiny.FOLDERS["embedded-arithmetic"], folder)
+    shutil.copytree(tiny.FOLDERS["embedded"], folder)
     (folder / "1_Pooling").mkdir()
     modes = {f"pooling_mode_{name}": name == pooling for name in ("mean_tokens", "cls_token", "lasttoken", "max_tokens")}
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 64, **modes}))
@@ -70,7 +70,7 @@ def test_pooling_is_that_of_the_model_and_padding_changes_nothing(pooling, tmp_p
 
 
 def test_a_pooling_that_is_not_known_is_refused(tmp_path):
-    shutil.copytree(tiny.FOLDERS["embedded-arithmetic"], tmp_path / "m")
+    shutil.copytree(tiny.FOLDERS["embedded"], tmp_path / "m")
     (tmp_path / "m" / "1_Pooling").mkdir()
     (tmp_path / "m" / "1_Pooling" / "config.json").write_text('{"pooling_mode_max_tokens": true}')
     with pytest.raises(ConfigError, match=r"pools by \['max_tokens'\]"):
@@ -78,7 +78,7 @@ def test_a_pooling_that_is_not_known_is_refused(tmp_path):
 
 
 def pipeline(folder, *types, longest=None):
-    shutil.copytree(tiny.FOLDERS["embedded-arithmetic"], folder)
+    shutil.copytree(tiny.FOLDERS["embedded"], folder)
     modules = [{"path": f"{i}_{t}", "type": f"sentence_transformers.models.{t}"} for i, t in enumerate(types)]
     (folder / "modules.json").write_text(json.dumps(modules))
     if longest:

@@ -24,7 +24,7 @@ BAD = [
     ("--rollout.carry_over=true", "rollout_is=truncate"),
     ("--algorithm.old_logprobs=rollout --algorithm.rollout_is=mask", "nothing to correct"),
     ("--algorithm.old_logprobs=rollout --algorithm.estimator=dapo+entropy", "old_logprobs=trainer"),
-    ("--algorithm.overlong_buffer=12", "below rollout.max_response_tokens=12"),
+    ("--algorithm.overlong_buffer=24", "below rollout.max_response_tokens=24"),
     ("--algorithm.estimator=pkpo --algorithm.overlong_buffer=4", "pkpo"),
     ("--algorithm.loss_agg_mode=mean", "token-mean"),
     ("--algorithm.loss=ppp", "known are ppo, "),

@@ -34,7 +34,7 @@ def test_defaults_yaml_and_command_line_in_this_order(tmp_path):
 
 def test_no_argument_is_a_valid_run():
     c = load([])
-    assert c.model.path == "embedded"
+    assert (c.data.task, c.model.path) == ("rules", "embedded-rules")
     assert c.algorithm.estimator == "dapo+edas"
 
 

@@ -28,7 +28,7 @@ from tests.conftest import ROOT
 DATA = ROOT.parent / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="needs the folder of real problems")
 FILES = ("results.json", "samples.jsonl", "table.md", "table.tex", "pass_at_k.png", "evaluation.json")
-SMALL = ["embedded", "--benchmark", "arithmetic", "--limit", "32", "--samples", "4", "--max-sequences", "8"]
+SMALL = ["embedded", "--benchmark", "rules", "--limit", "32", "--samples", "4", "--max-sequences", "8"]
 
 
 def run(*arguments):
@@ -70,20 +70,20 @@ def test_the_folder_holds_what_its_contract_says(one):
     ]  # fmt: skip
     found = results(one)
     assert found["seed"] == 0
-    assert found["models"]["embedded"]["first_prompts"]["arithmetic"] == rows[0]["prompt"] == "<user>444*7=<assistant>"
+    assert found["models"]["embedded"]["first_prompts"]["rules"] == rows[0]["prompt"] == "<user>L525=<assistant>"
     assert re.fullmatch("[0-9a-f]{64}", found["models"]["embedded"]["sha256"])
-    record = found["benchmarks"]["arithmetic"]
-    assert (record["rows"], record["problems"], record["temperature"], record["max_tokens"]) == (512, 32, 1.0, 12)
+    record = found["benchmarks"]["rules"]
+    assert (record["rows"], record["problems"], record["temperature"], record["max_tokens"]) == (512, 32, 1.0, 24)
     assert found["versions"]["torch"]
     assert found["versions"]["code"] == versions()["code"]
-    timing = json.loads((one / "timing.json").read_text())["embedded"]["arithmetic"]
+    timing = json.loads((one / "timing.json").read_text())["embedded"]["rules"]
     assert (timing["samples"], timing["of"]) == (128, 128)
 
 
 def test_metrics_are_those_of_the_samples(one):
     rows = samples(one)
     right = np.array([r["status"] == "right" for r in rows]).reshape(32, 4).sum(1)
-    entry = results(one)["results"]["embedded"]["arithmetic"]
+    entry = results(one)["results"]["embedded"]["rules"]
     assert entry["metrics"]["accuracy"]["mean"] == pytest.approx(right.mean() / 4)
     assert entry["metrics"]["pass@3"]["mean"] == pytest.approx(np.mean([pass_at_k(4, c, 3) for c in right]))
     assert entry["metrics"]["tokens"]["mean"] == pytest.approx(np.mean([r["tokens"] for r in rows]))
@@ -100,7 +100,7 @@ def test_the_bar_moves_before_a_sample_is_finished(tmp_path, capsys, monkeypatch
     counts = []
     show = running.pace
     monkeypatch.setattr(running, "pace", lambda sampled, *more: counts.append(sampled) or show(sampled, *more))
-    options = ["embedded", "--benchmark", "arithmetic", "--limit", 8, "--samples", 2]
+    options = ["embedded", "--benchmark", "rules", "--limit", 8, "--samples", 2]
     assert run(*options, "--out", tmp_path / "out") == 0
     assert re.search(r" 0/16 .* tokens/s, at most \d\d:\d\d more", capsys.readouterr().err)
     assert counts[-1] == sum(r["tokens"] for r in samples(tmp_path / "out")), "every token is told once"
@@ -161,7 +161,7 @@ def test_two_ranks_give_the_bytes_of_one(one, tmp_path):
 def broken_folder(tmp_path):
     folder = tmp_path / "broken"
     folder.mkdir(exist_ok=True)
-    shutil.copy(tiny.FOLDERS["embedded-arithmetic"] / "config.json", folder)
+    shutil.copy(tiny.FOLDERS["embedded"] / "config.json", folder)
     return folder
 
 
@@ -172,7 +172,7 @@ def sharded_folder(tmp_path):
 
 
 def bare_folder(tmp_path):
-    shutil.copytree(tiny.FOLDERS["embedded-arithmetic"], tmp_path / "bare")
+    shutil.copytree(tiny.FOLDERS["embedded"], tmp_path / "bare")
     (tmp_path / "bare" / "chat_template.jinja").unlink()
     return tmp_path / "bare"
 
@@ -183,39 +183,39 @@ def bare_folder(tmp_path):
         (["embedded", "--benchmark", "aime2052"], "unknown benchmark 'aime2052': there are aime2024, "),
         (["embedded", "--suite", "maths"], "unknown suite 'maths': there are code, math"),
         (["embedded"], "no benchmark is chosen"),
-        (["embedded", "--benchmark", "arithmetic", "--skip", "arithmetic"], "no benchmark is chosen"),
-        (["embedded", "--benchmark", "arithmetic", "--limit", "0"], "--limit must be at least 1"),
-        (["embedded", "--benchmark", "arithmetic", "--k", "17"], "--k 17 is not between 1 and the number of samples (16"),
-        (["embedded", "--benchmark", "arithmetic", "--stop", ""], "--stop has an empty text"),
-        (["embedded", "--benchmark", "arithmetic", "--k", "0"], "--k must be at least 1, not 0"),
-        (["embedded", "--benchmark", "arithmetic", "--max-tokens", "0"], "max_tokens must be at least 1, not 0"),
-        (["{bare}", "--benchmark", "arithmetic"], "no chat template (a base model has none): --set chat=false"),
+        (["embedded", "--benchmark", "rules", "--skip", "rules"], "no benchmark is chosen"),
+        (["embedded", "--benchmark", "rules", "--limit", "0"], "--limit must be at least 1"),
+        (["embedded", "--benchmark", "rules", "--k", "17"], "--k 17 is not between 1 and the number of samples (16"),
+        (["embedded", "--benchmark", "rules", "--stop", ""], "--stop has an empty text"),
+        (["embedded", "--benchmark", "rules", "--k", "0"], "--k must be at least 1, not 0"),
+        (["embedded", "--benchmark", "rules", "--max-tokens", "0"], "max_tokens must be at least 1, not 0"),
+        (["{bare}", "--benchmark", "rules"], "no chat template (a base model has none): --set chat=false"),
         (["embedded", "--data", "{null}"], "row 2 has no value in 'answer': mend"),
         (["embedded", "--data", "{blank}"], "row 2 has an empty answer"),
         (["embedded", "--data", "{silent}"], "row 1 has an empty problem"),
         (["embedded", "--data", "{null}", "--set", "answer_pattern='('"], "'(' is no regular expression"),
         (["embedded", "--data", "{null}", "--set", "answer_pattern=x"], "'x' has no group"),
-        (["embedded", "--benchmark", "arithmetic", "--set", "answer_pattern=(x)"], "answer_pattern needs rows with answers"),
+        (["embedded", "--benchmark", "rules", "--set", "answer_pattern=(x)"], "answer_pattern needs rows with answers"),
         (["embedded", "--data", "{marked}", "--set", "answer_pattern='# (.+)'"], "row 2: answer_pattern '# (.+)' finds no"),
-        (["embedded", "--benchmark", "arithmetic", "--greedy", "--k", "2"], "--k 2 is not between 1 and the number of samples"),
-        (["embedded", "--benchmark", "arithmetic", "--set", "metric=pass@8", "--samples", "4"], "needs at least 8 samples"),
-        (["embedded", "--benchmark", "arithmetic", "--set", "grade=exact"], "unknown key 'grade'; known are title"),
-        (["embedded", "--benchmark", "arithmetic", "--set", "samples=few"], "samples takes a value of type int, not 'few'"),
-        (["embedded", "--benchmark", "arithmetic", "--max-tokens", "200"], "exceed the 128 positions of embedded"),
-        (["embedded", "embedded", "--benchmark", "arithmetic"], "two models are called"),
-        (["--benchmark", "arithmetic"], "name at least one MODEL"),
-        (["{broken}", "--benchmark", "arithmetic"], "has no weights"),
-        (["{sharded}", "--benchmark", "arithmetic"], "1 of 1 weight files are missing, first model-1.safetensors"),
-        (["nowhere/at-all", "--benchmark", "arithmetic"], "cannot load model.path='nowhere/at-all'"),
+        (["embedded", "--benchmark", "rules", "--greedy", "--k", "2"], "--k 2 is not between 1 and the number of samples"),
+        (["embedded", "--benchmark", "rules", "--set", "metric=pass@8", "--samples", "4"], "needs at least 8 samples"),
+        (["embedded", "--benchmark", "rules", "--set", "grade=exact"], "unknown key 'grade'; known are title"),
+        (["embedded", "--benchmark", "rules", "--set", "samples=few"], "samples takes a value of type int, not 'few'"),
+        (["embedded", "--benchmark", "rules", "--max-tokens", "200"], "exceed the 128 positions of embedded"),
+        (["embedded", "embedded", "--benchmark", "rules"], "two models are called"),
+        (["--benchmark", "rules"], "name at least one MODEL"),
+        (["{broken}", "--benchmark", "rules"], "has no weights"),
+        (["{sharded}", "--benchmark", "rules"], "1 of 1 weight files are missing, first model-1.safetensors"),
+        (["nowhere/at-all", "--benchmark", "rules"], "cannot load model.path='nowhere/at-all'"),
         (["embedded", "--data", "{columns}"], "row 1 has no 'problem' (it has question, result): name it by columns: {"),
         (["embedded", "--data", "{empty}"], "has no rows"),
-        (["embedded", "--data", "arithmetic.jsonl"], "there is no data file arithmetic.jsonl"),
+        (["embedded", "--data", "rules.jsonl"], "there is no data file rules.jsonl"),
         (["embedded", "--data", "{empty}", "--benchmarks", "{columns}"], "must hold 'benchmarks:'"),
         (["embedded", "--data", "missing.jsonl"], "there is no data file missing.jsonl"),
         (["embedded", "--benchmark", "amc2024"], "no public data set is known for it"),
         (["embedded", "--benchmark", "aime2024"], "rows {problem, answer}) by --data-dir, or leave it out by --skip aime2024"),
-        (["embedded", "--benchmark", "arithmetic", "--set", "grader=oracle"], "unknown grader 'oracle'"),
-        (["--responses", "{columns}", "--benchmark", "arithmetic"], "it needs a response (text) and the problem"),
+        (["embedded", "--benchmark", "rules", "--set", "grader=oracle"], "unknown grader 'oracle'"),
+        (["--responses", "{columns}", "--benchmark", "rules"], "it needs a response (text) and the problem"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence_and_exit_code_2(arguments, sentence, tmp_path, capsys):
@@ -387,7 +387,7 @@ def test_a_reader_that_has_gone_is_no_error(command):
 
 @pytest.mark.parametrize("option", [["--samples", 2], ["--max-tokens", 9], ["--greedy"], ["--stop", "x"]])
 def test_options_of_sampling_need_a_model(option, tmp_path, capsys):
-    assert run("--check", "--benchmark", "arithmetic", *option, "--out", tmp_path / "out") == 2
+    assert run("--check", "--benchmark", "rules", *option, "--out", tmp_path / "out") == 2
     assert f"{option[0]} says how a model is sampled, and no MODEL is named" in capsys.readouterr().err
 
 
@@ -436,12 +436,12 @@ def test_odd_rows_are_spoken_of_and_named_by_their_place(tmp_path):
 
 
 def test_samples_can_be_judged_again(one, tmp_path):
-    options = ["--benchmark", "arithmetic", "--responses", one / "samples.jsonl", "--set", "grader=mathruler"]
+    options = ["--benchmark", "rules", "--responses", one / "samples.jsonl", "--set", "grader=mathruler"]
     assert run(*options, "--out", tmp_path / "again") == 0
     assert [r["status"] for r in samples(tmp_path / "again")] == [r["status"] for r in samples(one)]
     found, before = results(tmp_path / "again"), results(one)
-    assert found["benchmarks"]["arithmetic"]["grader"] == "mathruler"
-    assert found["results"]["embedded"]["arithmetic"]["counts"] == before["results"]["embedded"]["arithmetic"]["counts"]
+    assert found["benchmarks"]["rules"]["grader"] == "mathruler"
+    assert found["results"]["embedded"]["rules"]["counts"] == before["results"]["embedded"]["rules"]["counts"]
 
 
 @needs_data

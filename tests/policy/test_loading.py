@@ -18,7 +18,7 @@ from minirl.verify.types import Problem
 
 @pytest.fixture
 def folder(tmp_path):
-    return shutil.copytree(tiny.FOLDERS["embedded-arithmetic"], tmp_path / "model")
+    return shutil.copytree(tiny.FOLDERS["embedded"], tmp_path / "model")
 
 
 def change(folder, name_of):

@@ -198,7 +198,7 @@ def test_a_run_plans_with_the_gpus_that_it_has():
 
 def test_plan_states_the_derived_sizes():
     text = "\n".join(plan.run_plan(load([]), train_size=640, test_size=10, ranks=2))
-    assert "32 prompts x 10 samples = 320 rollouts of at most 12 tokens (3,840), 2 optimizer steps of 160 rollouts" in text
+    assert "32 prompts x 10 samples = 320 rollouts of at most 24 tokens (7,680), 2 optimizer steps of 160 rollouts" in text
     steps = Config().run.steps
     assert f"{steps} steps = {steps * 320:,} rollouts, {steps * 2:,} optimizer steps, {steps * 32 / 640:.2f} passes" in text
 

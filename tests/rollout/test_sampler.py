@@ -8,7 +8,7 @@ from minirl.data.prompts import Prompt
 from minirl.rollout.sampler import Sampler, as_group, relabel
 from minirl.rollout.types import Batch, Completion, Rollout, SamplingParams
 from minirl.run.metrics import batch_metrics
-from minirl.run.report import readable
+from minirl.run.readable import readable
 from minirl.tiny import make as tiny
 from minirl.utils.distributed import Ranks
 from minirl.utils.errors import RunError

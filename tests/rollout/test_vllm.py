@@ -235,7 +235,7 @@ def test_two_ranks_that_hold_one_engine_together_give_the_curve_of_one(tmp_path,
 
 
 def test_an_output_layer_of_its_own_is_pushed_too(tmp_path):
-    tied = AutoModelForCausalLM.from_pretrained(tiny.FOLDERS["embedded-arithmetic"])
+    tied = AutoModelForCausalLM.from_pretrained(tiny.FOLDERS["embedded"])
     config = tied.config
     config.tie_word_embeddings = False
     untied = AutoModelForCausalLM.from_config(config)

@@ -24,7 +24,7 @@ def test_differences_are_told_apart_by_what_they_do_to_a_run():
     refused, rounding, free = differences(load([]), load(new))
     assert refused == ["estimator.edas.beta: 0.2 -> 0.3", "optimizer.lr: 0.0003 -> 0.002"]
     assert rounding == ["rollout.vllm.sleep: True -> False"]
-    assert free == ["run.steps: 250 -> 9"]
+    assert free == ["run.steps: 60 -> 9"]
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "ä" * 200])

@@ -8,8 +8,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from minirl.losses import PPO, Clip, Tokens
+from minirl.rollout.types import Completion, Rollout
 from minirl.run.metrics import UpdateStats
 from minirl.utils.distributed import Ranks
+from minirl.verify.types import Verdict
 
 WAITS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default}
 
@@ -27,6 +29,7 @@ class Micro:
 
     def __init__(self, weights, versions, rollout_logprobs):
         self.token_weights, self.versions, self.rollout_logprobs = weights, versions, rollout_logprobs
+        self.rollouts: list = []
 
 
 def micro_batch(rng, tokens):
@@ -102,3 +105,26 @@ def test_without_logprobs_of_the_weights_that_sampled_there_is_no_difference():
     assert stats.sums["known_tokens"] == once["known_tokens"]
     assert stats.sums["rollout_logprob_diff_mean"] == once["rollout_logprob_diff_mean"]
     assert stats.sums["tokens"] > once["tokens"]
+
+
+def test_values_of_tokens_are_those_of_the_first_pass_over_a_response():
+    rng = np.random.default_rng(1)
+    completions = [Completion(np.zeros(n, np.int32), np.zeros(n, np.float32), "stop") for n in (3, 1, 2)]
+    one, two, other = (
+        Rollout(number, "", "", [1], completion, 0, "", Verdict("right"), 1.0)
+        for number, completion in zip((7, 7, 8), completions, strict=True)
+    )
+    stats, wanted = UpdateStats(), {}
+    for rollouts in ([other, two], [one], [one, two, other]):  # the last is a second epoch
+        micro, new, entropy, token_loss = micro_batch(rng, sum(r.length for r in rollouts))
+        micro.rollouts = rollouts
+        stats.add(micro, new, entropy, token_loss)
+        values, start = torch.stack([entropy, new.detach() - token_loss.old_logprobs]).numpy(), 0
+        for r in rollouts:
+            wanted.setdefault(id(r), values[:, start : start + r.length])
+            start += r.length
+    found = stats.pop_tokens([[one, two]], Ranks())
+    assert found.keys() == {(7, 0), (7, 1)}
+    np.testing.assert_array_equal(found[7, 0], wanted[id(one)])
+    np.testing.assert_array_equal(found[7, 1], wanted[id(two)])
+    assert stats.pop_tokens([[one, two]], Ranks()) == {}, "nothing is kept"

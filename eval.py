@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from minirl.utils.console import finish_stdout, is_main_process, say
+from minirl.utils.console import finish_stdout, is_main_process, leave, say
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin on a shared machine cost up to 46x
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -255,4 +255,4 @@ def main(o: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(OPTIONS))
+    leave(main(OPTIONS))

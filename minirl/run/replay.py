@@ -55,12 +55,15 @@ class Replay(Run):
         """The saved step alone."""
         yield Step(self, self.saved.number)
 
+    def begin(self, step: int, part: str) -> None:
+        """A single step needs no watching."""
+
     def finish_step(self, step: Step, batch: Batch, stats: UpdateStats) -> None:
         """Compares metrics with the saved ones. RunError when they differ and no option was changed."""
         carried = [] if self.saved.last else batch.surplus
         metrics = batch_metrics(batch, carried, self.order.position - self.saved.before.position, self.config)
         if not isinstance(self.policy, RecordedPolicy):
-            metrics |= stats.metrics(self.ranks) | {"optimizer/lr": step.lr}
+            metrics |= self.checks(batch) | stats.metrics(self.ranks) | {"optimizer/lr": step.lr}
         different = compare(self.saved, batch.generated, metrics, self.config) if self.ranks.main else []
         if self.ranks.main and self.changed:
             say(f"with {'; '.join(self.changed)}")

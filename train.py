@@ -43,7 +43,7 @@ from minirl.run.lifecycle import open_run, plan_lines
 from minirl.run.metrics import UpdateStats
 from minirl.run.microscope import microscope
 from minirl.run.run import Run
-from minirl.utils.console import say
+from minirl.utils.console import leave, say
 from minirl.utils.errors import ConfigError, RunError, RunFinished
 from minirl.verify.types import VerifierError
 
@@ -214,4 +214,4 @@ def main(config: Config, inputs: Inputs | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(INPUTS.config, INPUTS))
+    leave(main(INPUTS.config, INPUTS))

@@ -16,6 +16,7 @@ SHAPES = {
     "0.6b": (1024, 28, 16, 8, 128, 3072, 151_936, True),
     "1.7b": (2048, 28, 16, 8, 128, 6144, 151_936, True),
     "4b": (2560, 36, 32, 8, 128, 9728, 151_936, True),
+    "8b": (4096, 36, 32, 8, 128, 12_288, 151_936, False),
 }  # fmt: skip
 
 
@@ -37,20 +38,27 @@ def tokenizer_of(vocabulary: int | None) -> Any:
     return tokenizer
 
 
+def qwen3_config(shape: str, vocabulary: int | None = None) -> Any:
+    """The config of that shape. vocabulary: where the shape has none of its own."""
+    from transformers import Qwen3Config
+
+    hidden, layers, heads, kv_heads, head_dim, mlp, own, tied = SHAPES[shape]
+    return Qwen3Config(
+        hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=kv_heads,
+        head_dim=head_dim, intermediate_size=mlp, vocab_size=own or vocabulary, tie_word_embeddings=tied,
+        max_position_embeddings=40_960,
+    )  # fmt: skip
+
+
 def random_model(folder: Path, shape: str, dtype: str = "bfloat16") -> Path:
     """A Qwen3 of that shape with random weights and a tokenizer for its whole vocabulary, in `folder`; returns it."""
     import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+    from transformers import Qwen3ForCausalLM
 
-    hidden, layers, heads, kv_heads, head_dim, mlp, vocabulary, tied = SHAPES[shape]
-    tokenizer = tokenizer_of(vocabulary)
+    tokenizer = tokenizer_of(SHAPES[shape][6])
     torch.manual_seed(0)
-    config = Qwen3Config(
-        hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=kv_heads,
-        head_dim=head_dim, intermediate_size=mlp, vocab_size=len(tokenizer), tie_word_embeddings=tied,
-        max_position_embeddings=40_960, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=None,
-    )  # fmt: skip
+    config = qwen3_config(shape, len(tokenizer))
+    config.update({"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None})
     Qwen3ForCausalLM(config).to(getattr(torch, dtype)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -100,6 +108,51 @@ def finish(benchmark: str, rows: list[dict[str, Any]], results: str | None, as_j
         file.write(line + "\n")
     if as_json:
         print(line)
+
+
+class Rows:
+    """Rows of one benchmark in a file of JSON lines, each written when it is measured, with the tables of the whole file beside
+    it (.md). A rerun skips what is there: see `missing`."""
+
+    def __init__(self, benchmark: str, file: str | Path) -> None:
+        self.benchmark, self.file = benchmark, Path(file)
+        self.machine: dict[str, Any] | None = None
+
+    def lines(self) -> list[dict[str, Any]]:
+        """All lines of the file, of other benchmarks too."""
+        text = self.file.read_text(encoding="utf-8") if self.file.exists() else ""
+        return [json.loads(line) for line in text.splitlines() if line.endswith("}")]  # not one cut by a kill
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Those of this benchmark so far."""
+        return [row for line in self.lines() if line["benchmark"] == self.benchmark for row in line["rows"]]
+
+    def missing(self, settings: dict[str, Any]) -> bool:
+        """Whether no row has these settings."""
+        return not any(all(row.get(key) == value for key, value in settings.items()) for row in self.rows())
+
+    def add(self, row: dict[str, Any], **more: Any) -> None:
+        """Appends a row, and writes the tables. more: what else its line says."""
+        self.machine = self.machine or machine()
+        cut = self.file.exists() and not self.file.read_bytes().endswith(b"\n")
+        line = json.dumps({"benchmark": self.benchmark, **self.machine, **more, "rows": [row]})
+        with self.file.open("a", encoding="utf-8") as file:
+            file.write("\n" * cut + line + "\n")
+        self.file.with_suffix(".md").write_text(markdown(self.lines()), encoding="utf-8")
+
+
+def markdown(lines: list[dict[str, Any]]) -> str:
+    """The rows of all lines as Markdown, a table for each benchmark and set of columns."""
+    tables: dict[tuple[str, tuple[str, ...]], list[dict[str, Any]]] = {}
+    for line in lines:
+        for row in line["rows"]:
+            tables.setdefault((line["benchmark"], tuple(row)), []).append(row)
+    parts = []
+    for (benchmark, keys), rows in tables.items():
+        shown = [[f"{v:,.4g}" if isinstance(v, float) else str(v) for v in row.values()] for row in rows]
+        parts += [f"## {benchmark}\n", *(f"| {' | '.join(cells)} |" for cells in (keys, ["---"] * len(keys), *shown)), ""]
+    machines = sorted({f"{line['date'][:10]}, {line['gpu'] or line['processor']}, {line['versions']}" for line in lines})
+    return "\n".join([*parts, *machines, ""])
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -27,7 +27,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.common import ROOT, environment, random_model
+from benchmarks.common import ROOT, Rows, environment, random_model
 
 STEPS = 4
 # prompts, samples, tokens a response, model shape
@@ -109,10 +109,21 @@ def phases(run: dict) -> str:
     return f"{run['name']:14} {seconds} {work} {speed} {run['peak_gib']:9.1f} {gap}"
 
 
+def row_of(run: dict) -> dict[str, Any]:
+    """A run's medians over the steps after the first."""
+    rows = run["steps"][1:] or run["steps"]
+    keys = [f"time/{key}" for key in ("sample", "old_logprobs", "update", "sync", "step")]
+    keys += ["response/tokens", "speed/sample", "speed/update", "policy/rollout_logprob_diff_mean"]
+    row: dict[str, Any] = {key: sorted(step[key] for step in rows)[len(rows) // 2] for key in keys}
+    return {"run": run["name"], **row, "peak GiB": run["peak_gib"]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--small", action="store_true", help="the same code on a CPU, in about a minute")
     parser.add_argument("--smollm2", help="folder of SmolLM2-135M-Instruct")
+    parser.add_argument("--only", choices=("plain", "zero3"), help="only this run; else both")
+    parser.add_argument("--rows", help="file for a JSON line a run")
     parser.add_argument("--out", default=tempfile.mkdtemp(prefix="gpu_smoke-"))
     arguments = parser.parse_args()
     out = Path(arguments.out)
@@ -133,7 +144,11 @@ def main() -> None:
     ]  # fmt: skip
     accelerate = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "1"]
     zero = [*accelerate, "--config_file", str(ROOT / "configs" / "accelerate" / "zero3.yaml")]
-    runs = [train(out, "plain", options, [sys.executable]), train(out, "zero3", options, zero)]
+    launchers = {"plain": [sys.executable], "zero3": zero}
+    runs = [train(out, name, options, launchers[name]) for name in launchers if arguments.only in (None, name)]
+    for run in runs if arguments.rows else []:
+        if "steps" in run:
+            Rows("smoke", arguments.rows).add(row_of(run))
     wrong = [text for run in runs if (text := too_short(run, tokens))]
     if arguments.smollm2:
         config = str(ROOT / "configs" / "smollm2-fewshot.yaml")

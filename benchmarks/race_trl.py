@@ -26,6 +26,9 @@ log-probs (our default), "corrected": both do, at the price of a forward pass (T
 truncates the weights of tokens). TRL's loss and what it logs of it (entropies, clip ratios; as ours) are its defaults; what
 is not stands in `run_trl`: activations kept, not recomputed, and vLLM's sleep, context and share of memory, all as ours.
 --peer-python: an interpreter that has TRL (1.16 was raced), where this one has not.
+
+--program NAME --rows FILE: only that program, all workloads with the same correction in one process, since starting takes
+longer than its steps; a row a workload, with rates and MFU, written when it is measured. --compare FILE shows both programs'.
 """
 
 import argparse
@@ -117,6 +120,7 @@ class Turns:
         import torch
 
         self.cuda, self.gpu, self.engine_bytes, self.begin = torch.cuda, work["gpu"], 0, 0.0
+        self.work = work  # each word says which lengths the next step has
         self.commands, self.answers = os.fdopen(work["commands"]), os.fdopen(work["answers"], "w")
         self.measured: dict[str, float] = dict.fromkeys(PHASES, 0.0)  # in this step
 
@@ -167,10 +171,12 @@ class Turns:
         end = self._now()
         if self.begin:
             self.measured |= {"step": end - self.begin, "processor": processor_seconds() - self.processor}
-            self.answers.write(json.dumps({"versions": versions(), **self.measured}) + "\n")
+            gpu = self.cuda.get_device_name() if self.gpu else ""
+            self.answers.write(json.dumps({"versions": versions(), "gpu": gpu, **self.measured}) + "\n")
             self.answers.flush()
-        if not self.commands.readline():
+        if not (line := self.commands.readline()):
             os._exit(0)
+        self.work |= json.loads(line)
         self.measured, self.processor = dict.fromkeys(PHASES, 0.0), processor_seconds()
         self.begin = time.perf_counter()
 
@@ -196,6 +202,7 @@ def run_minirl(work: dict[str, Any]) -> None:
         options += ["--model.dtype=bfloat16", "--rollout.engine=vllm", "--rollout.vllm.gpu_memory_utilization=0.3"]
     else:
         options += ["--optimizer.micro_batch_tokens=2048"]  # the fastest of those tried for us
+        options += ["--rollout.engine=vllm"] if work["vllm"] else []
     options += work["options"]
     import train
     from minirl.config.command_line import load
@@ -220,7 +227,7 @@ def run_minirl(work: dict[str, Any]) -> None:
     def forced(*arguments: Any) -> Any:
         engine = turns.builds_engine(build_engine)(*arguments)
         engine.sleep, engine.sync = (turns.timed("generation", x) for x in (engine.sleep, engine.sync))
-        return force_vllm(engine, lengths) if work["gpu"] else force_transformers(engine, lengths)
+        return force_vllm(engine, lengths) if work["vllm"] else force_transformers(engine, lengths)
 
     lifecycle.Reporter, lifecycle.build_engine = Stopped, forced  # type: ignore[misc]
     phases = {"collect_batch": "generation", "compute_advantages": "generation", "compute_logprobs": "old", "update": "update"}
@@ -241,6 +248,8 @@ def force_vllm(engine: Any, lengths: Callable[[int], list[int]]) -> Any:
     """One request a sample, since vLLM cuts all samples of a request at the same length."""
     from dataclasses import replace
 
+    from minirl.rollout.vllm import completion_of
+
     def generate(prompts: Any, sampling: Any, seeds: Any, keep: Any = None) -> Any:
         engine.reset_prefix_cache()
         n, groups = sampling.n, {i: [] for i in range(len(prompts))}  # type: ignore[var-annotated]
@@ -250,14 +259,14 @@ def force_vllm(engine: Any, lengths: Callable[[int], list[int]]) -> Any:
                 name = str(engine.requests)
                 engine.requests += 1
                 places[name] = i
-                parameters = engine.parameters(replace(sampling, samples=1), (seed + j) % 2**63)
+                parameters = engine.parameters(replace(sampling, n=1), (seed + j) % 2**63)
                 parameters.max_tokens, parameters.ignore_eos, parameters.stop_token_ids = wanted[i * n + j], True, []
                 engine.engine.add_request(name, {"prompt_token_ids": prompt}, parameters)
         while engine.engine.has_unfinished_requests():
             for output in engine.step():
                 if output.finished:
                     i = places[output.request_id.split("-")[0]]
-                    groups[i].append(engine.sample(output.outputs[0]))
+                    groups[i].append(completion_of(output.outputs[0], engine.vocabulary))
                     if len(groups[i]) == n:
                         yield i, groups[i]
 
@@ -385,9 +394,10 @@ class Program:
         os.close(theirs[1])
         self.commands, self.answers = os.fdopen(ours[1], "w"), os.fdopen(theirs[0])
 
-    def step(self) -> dict[str, Any]:
+    def step(self, work: dict[str, Any]) -> dict[str, Any]:
+        """A step of that workload: what it measured."""
         try:
-            self.commands.write("go\n")
+            self.commands.write(json.dumps({"tail": work["tail"]}) + "\n")
             self.commands.flush()
         except BrokenPipeError:
             pass  # the empty answer below says why
@@ -409,12 +419,76 @@ def race(work: dict[str, Any], steps: int, options: argparse.Namespace) -> tuple
     for names in [[name] for name in pythons] if work["gpu"] else [list(pythons)]:
         programs = {name: Program(name, pythons[name], work, options.threads) for name in names}
         for step, (name, program) in product(range(1, WARM + steps + 1), programs.items()):
-            answers[name].append(program.step())
+            answers[name].append(program.step(work))
             if sentence := other_work(work, name, step, answers[name][-1]["tokens"]):
                 sys.exit(f"race_trl.py: {sentence}")
         for program in programs.values():
             program.close()
     return summary(work, {name: measured[WARM:] for name, measured in answers.items()}), answers["trl"][0]["versions"]
+
+
+def alone(name: str, works: list[dict[str, Any]], steps: int, options: argparse.Namespace, file: Any) -> None:
+    """One program through workloads that differ only in their lengths, one after the other; a row each in `file`."""
+    works = [work for work in works if file.missing({"workload": work["name"], "program": name})]
+    if not works:
+        return
+    program = Program(name, sys.executable if name == "minirl" else options.peer_python, works[0], options.threads)
+    number = 0
+    for work in works:
+        measured = []
+        for _ in range(WARM + steps):
+            number += 1
+            measured.append(program.step(work))
+            if sentence := other_work(work, name, number, measured[-1]["tokens"]):
+                sys.exit(f"race_trl.py: {sentence}")
+        lengths = [forced_lengths(work, n) for n in range(number - steps + 1, number + 1)]
+        file.add(rates(work, name, measured[WARM:], lengths), peer_versions=measured[-1]["versions"])
+    program.close()
+
+
+def rates(work: dict[str, Any], name: str, answers: list[dict[str, Any]], lengths: list[list[int]]) -> dict[str, Any]:
+    """A program's row of a workload: medians of seconds, and rates of the measured steps. lengths: of each step's responses.
+
+    MFU: products and attention of three forward passes, a prompt once a group, over the seconds of the update and the peak of
+    the GPU, where it is a known one.
+    """
+    from transformers import AutoConfig
+
+    from minirl.policy import limit, plan
+
+    row = {"workload": work["name"], "program": name, "steps": len(answers)}
+    for key in ("step", *PHASES[: 2 + work["correct"]]):
+        row[f"{key} s"] = statistics.median(answer[key] for answer in answers)
+    tokens = sum(map(sum, lengths))
+    row["sampled tokens/s"] = tokens / sum(answer["generation"] for answer in answers)
+    row["updated tokens/s"] = tokens / sum(answer["update"] for answer in answers)
+    model = plan.measure(AutoConfig.from_pretrained(Path(work["folder"]) / "model"))
+    prompt, n = 6, work["samples"]  # tokens of "12+34="
+    flops = sum(
+        3 * limit.trainer_flops(model, [limit.Group(prompt, each[i : i + n]) for i in range(0, len(each), n)])
+        for each in lengths
+    )
+    row["update TFLOP/s"] = flops / sum(answer["update"] for answer in answers) / 1e12
+    if work["gpu"]:
+        peak = limit.hardware_of(answers[0]["gpu"])
+        row["update MFU"] = row["update TFLOP/s"] * 1e12 / peak.flops if peak else None
+        row |= {f"{k} GiB": max(answer[f"{k}_gib"] for answer in answers) for k in ("update", "process")}
+    return row
+
+
+def compared(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each number of a workload that both programs have one of, of rows by `rates`."""
+    found = {(row["workload"], row["program"]): row for row in rows}
+    result = []
+    for (workload, program), trl in found.items():
+        minirl = found.get((workload, "minirl"))
+        if program != "trl" or minirl is None:
+            continue
+        for what, value in trl.items():
+            if isinstance(value, float) and minirl.get(what):
+                result.append({"workload": workload, "what": what, "TRL": value, "minirl": minirl[what]})
+                result[-1]["TRL / minirl"] = value / minirl[what]
+    return result
 
 
 def main() -> None:
@@ -428,6 +502,10 @@ def main() -> None:
     parser.add_argument("--peer-python", default=sys.executable, help="interpreter that has TRL")
     parser.add_argument("--peer-micro-batch", type=int, help="TRL's per_device_train_batch_size")
     parser.add_argument("--option", action="append", default=[], help="one more option of our train.py, as --option=--a.b=c")
+    parser.add_argument("--program", choices=("minirl", "trl"), help="only this one; with --rows")
+    parser.add_argument("--rows", help="file for a JSON line a row; rows that it has are skipped")
+    parser.add_argument("--compare", metavar="FILE", help="show the rows of both programs that the file has, and end")
+    parser.add_argument("--engine", choices=("transformers", "vllm"), default="transformers", help="ours, on a CPU")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
@@ -436,8 +514,14 @@ def main() -> None:
         return
     import torch
 
-    from benchmarks.common import finish, random_model, table
+    from benchmarks.common import Rows, finish, random_model, table
 
+    if options.compare:
+        both = compared(Rows("race_trl", options.compare).rows())
+        print(table(both) if both else "no workload has been raced by both programs yet")
+        return
+    if bool(options.program) != bool(options.rows):
+        sys.exit("race_trl.py: --program and --rows belong together")
     gpu = torch.cuda.is_available()
     steps = options.steps or (5 if gpu else 3 if options.quick else 25)
     rows: list[dict[str, Any]] = []
@@ -450,11 +534,17 @@ def main() -> None:
         chosen = [work for work in (GPU if gpu else CPU) if not options.only or options.only in work["name"]]
         if not chosen:
             sys.exit(f"race_trl.py: no workload has {options.only!r} in its name")
+        more = {"folder": folder, "gpu": gpu, "options": options.option, "vllm": gpu or options.engine == "vllm"}
+        if options.peer_micro_batch:
+            more["peer_micro_batch"] = options.peer_micro_batch
+        chosen = [work | more for work in chosen]
+        if options.program:
+            for correct in (False, True):
+                works = [work for work in chosen if work["correct"] == correct]
+                alone(options.program, works, steps, options, Rows("race_trl", options.rows))
+            return
         for work in chosen:
-            more = {"folder": folder, "gpu": gpu, "options": options.option}
-            if options.peer_micro_batch:
-                more["peer_micro_batch"] = options.peer_micro_batch
-            measured, peer = race(work | more, steps, options)
+            measured, peer = race(work, steps, options)
             rows += measured
             if not options.json:
                 print(table(measured), flush=True)

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import ROOT, environment, finish, random_model, table
+from benchmarks.common import ROOT, Rows, environment, finish, random_model, table
 
 BASE = {"prompts": 16, "samples": 8, "longest": 16, "ranks": 1}
 
@@ -67,8 +67,8 @@ def paper(gpus: int, mfu: float, prompts: int = 256, samples: int = 10, prompt: 
     }  # fmt: skip
 
 
-def measure(folder: Path, size: dict[str, int], gpu: bool) -> dict[str, Any]:
-    """One row: medians of train.py at that size."""
+def measure(folder: Path, size: dict[str, int], gpu: bool) -> dict[str, Any] | None:
+    """One row: medians of train.py at that size; None when it failed."""
     name = "-".join(map(str, size.values()))
     options = [
         f"--model.path={folder / 'model'}", f"--rollout.prompts={size['prompts']}", f"--rollout.group_size={size['samples']}",
@@ -84,7 +84,8 @@ def measure(folder: Path, size: dict[str, int], gpu: bool) -> dict[str, Any]:
     command = [*launcher, str(ROOT / "train.py"), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
     if done.returncode:
-        sys.exit(f"scaling.py: train.py failed at {size}:\n{done.stdout[-1000:]}{done.stderr[-2000:]}")
+        print(f"scaling.py: train.py failed at {size}:\n{done.stdout[-1000:]}{done.stderr[-2000:]}", file=sys.stderr)
+        return None
     steps = [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()][2:]
 
     def middle(key: str) -> float:
@@ -101,8 +102,10 @@ def main() -> None:
     parser.add_argument("--paper", action="store_true", help="the calculation only")
     parser.add_argument("--json", action="store_true", help="print one JSON line instead of tables")
     parser.add_argument("--results", help="file for one more JSON line; else benchmarks/results.jsonl")
+    parser.add_argument("--rows", help="file for a JSON line a row, written when it is measured; rows that it has are skipped")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
+    failed = False
     if not options.paper:
         import torch
 
@@ -113,13 +116,23 @@ def main() -> None:
         sizes += [base | {"prompts": base["prompts"] * 4, "ranks": ranks} for ranks in {2, most} if 1 < ranks <= most]
         with tempfile.TemporaryDirectory(prefix="scaling-") as folder:
             random_model(Path(folder) / "model", "0.6b" if gpu else "1m", "bfloat16" if gpu else "float32")
-            rows = [measure(Path(folder), size, gpu) for size in sizes]
-        if not options.json:
+            file = Rows("scaling", options.rows or Path(folder) / "rows.jsonl")
+            for size in sizes:
+                if not file.missing(size):
+                    continue
+                if (row := measure(Path(folder), size, gpu)) is None:
+                    failed = True
+                else:
+                    rows.append(row)
+                    file.add(row)
+        if not options.json and rows:
             print(table(rows))
     calculated = [paper(gpus, mfu) for gpus in (8, 64) for mfu in (0.18, 0.4)]
     if not options.json:
         print(f"\nCalculated, Qwen3-8B on H200:\n{table(calculated)}\n\n{ASSUMPTIONS}")
-    finish("scaling", rows + calculated, options.results, options.json)
+    if not options.rows:
+        finish("scaling", rows + calculated, options.results, options.json)
+    sys.exit(failed)
 
 
 if __name__ == "__main__":

@@ -234,9 +234,9 @@ def rows(folder: Path, quick: bool) -> Iterator[Row]:
     swap = (Policy, "logprobs", plain_head)
     yield updates("head over response tokens, not all logits", few, True, swap=swap, of=whole, memory=True)
     if not quick:  # less work is one micro-batch and one chunk
-        swap = (scoring, "LOGITS_CHUNK", 2**60)
+        swap = (scoring, "LOGITS_CHUNK", {"cpu": 2**60, "cuda": 2**60})
         more = (few[0] * 3 // 2, *few[1:])
-        yield updates("head in chunks of 2^26 logits, not one", more, False, swap=swap, of=whole, memory=True)
+        yield updates("head in chunks of logits, not one", more, False, swap=swap, of=whole, memory=True)
         budget = ["optimizer.micro_batch_tokens=2048"]
         yield updates("micro-batches of 2,048 tokens, not 16,384", short, False, on=budget, memory=True)
         for tail in (False, True):  # half a minute of compiling is in the turn that warms up

@@ -19,7 +19,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import ROOT, environment, finish, random_model, table
+from benchmarks.common import ROOT, Rows, environment, finish, random_model, table
 
 PROMPT, SAMPLES = 64, 8
 
@@ -124,6 +124,9 @@ def main() -> None:
     parser.add_argument("--peak-tflops", type=float, default=989.0)
     parser.add_argument("--json", action="store_true", help="print one JSON line instead of a table")
     parser.add_argument("--results", help="file for one more JSON line; else benchmarks/results.jsonl")
+    parser.add_argument("--rows", help="file for a JSON line a row, written when it is measured; rows that it has are skipped")
+    parser.add_argument("--shardings", nargs="+", help="plain, zero3; on a GPU both")
+    parser.add_argument("--hows", nargs="+", help="only these ways, such as packed and recompute")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
@@ -142,6 +145,8 @@ def main() -> None:
         zero = str(ROOT / "configs" / "accelerate" / "zero3.yaml")
         launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", zero, "--num_processes", "1"]
         launchers["zero3"] = launch
+    launchers = {name: launcher for name, launcher in launchers.items() if name in (options.shardings or launchers)}
+    file = Rows("update", options.rows) if options.rows else None
     rows: list[dict[str, Any]] = []
     failed = False
     with tempfile.TemporaryDirectory(prefix="update-") as folder:
@@ -156,10 +161,14 @@ def main() -> None:
                     variants |= {"head not compiled": {"compile": False}} if gpu else {}
                     variants |= {"layers compiled": {"layers": True}}
                 for name, variant in variants.items():
+                    if options.hows and name not in options.hows:
+                        continue
                     row: dict[str, Any] = {
                         "shape": shape, "longest": length, "lengths": "tail" if tail else "uniform", "budget": budget,
                         "sharding": sharding, "how": name,
                     }  # fmt: skip
+                    if file and not file.missing(row):
+                        continue
                     work = {
                         "model": str(model), "length": length, "tail": tail, "budget": budget, "tokens": tokens,
                         "attention": "packed", "compile": True, "checkpointing": False, "norms": "fused", "layers": False,
@@ -171,17 +180,20 @@ def main() -> None:
                     if not answer.exists():
                         full = "out of memory" in done.stderr.lower()
                         failed |= not full
-                        row["how"] += " (out of memory)" if full else " (failed)"
                         print(f"{row}\n{done.stderr[-1500:]}", file=sys.stderr)
                         row |= dict.fromkeys(("tokens", "s", "tokens/s", "TFLOP/s", "peak GiB", "waste", "MFU"))
+                        row["note"] = "out of memory" if full else "failed"
                     else:
                         got = json.loads(answer.read_text())
-                        row |= got | {"MFU": got["TFLOP/s"] / peak}
+                        row |= got | {"MFU": got["TFLOP/s"] / peak, "note": ""}
                     rows.append(row)
                     print(f"{len(rows)} rows", end="\r", file=sys.stderr)
-    if not options.json:
+                    if file and row["note"] != "failed":
+                        file.add(row)
+    if not options.json and rows:
         print(table(rows))
-    finish("update", rows, options.results, options.json)
+    if not file:
+        finish("update", rows, options.results, options.json)
     sys.exit(failed)
 
 

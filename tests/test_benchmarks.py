@@ -1,6 +1,7 @@
 """What the benchmarks promise of the work that they measure."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import time
 import pytest
 
 from benchmarks import gpu_smoke, race_trl, techniques
-from benchmarks.common import ROOT, tokenizer_of
+from benchmarks.common import ROOT, Rows, tokenizer_of
 from minirl.tiny import make as tiny
 
 
@@ -87,12 +88,62 @@ def test_a_race_gives_medians_of_seconds_means_of_processor_seconds_and_the_high
     assert (rows["processor s"]["TRL"], rows["processor s"]["minirl"], rows["processor s"]["TRL / minirl"]) == (15, 5, 3)
 
 
-def test_each_race_of_the_gpu_script_is_one_workload():
+def test_the_races_of_the_gpu_script_are_all_workloads_for_both_programs():
     script = (ROOT / "benchmarks" / "gpu_all.sh").read_text()
-    chosen = re.findall(r'^race \S+ "(.+)"$', script, re.MULTILINE)
-    assert [[work["name"] for work in race_trl.GPU if only in work["name"]] for only in chosen] == [
-        [work["name"]] for work in race_trl.GPU
+    raced = set(re.findall(r"race (trl|minirl) (\S+?);? ", script.replace('"$workloads"', "plain").replace(";;", "; ")))
+    assert raced == {(program, which) for program in ("trl", "minirl") for which in ("plain", "corrected")}
+    assert all(any(which in work["name"] for which in ("plain", "corrected")) for work in race_trl.GPU)
+
+
+def gpu_all(folder, *parts):
+    environment = os.environ | {"SMALL": "1", "PYTHON": sys.executable, "PEER": "/no/python"}
+    done = subprocess.run(["bash", ROOT / "benchmarks" / "gpu_all.sh", folder, *parts], capture_output=True, text=True,
+                          check=False, env=environment)  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_gpu_script_writes_rows_skips_what_it_cannot_do_and_what_is_done(tmp_path):
+    said = gpu_all(tmp_path, "limit", "race-trl", "tests", "update-0.6b")
+    assert "race-trl: skipped: /no/python has no trl" in said
+    assert "tests: skipped: needs a GPU" in said
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [row["benchmark"] for row in rows] == ["hardware", "update", "update"], "uniform lengths and a tail"
+    tables = (tmp_path / "rows.md").read_text()
+    assert "## hardware\n\n| device | TFLOP/s | GB/s |" in tables
+    assert tables.count("| 1m | 16 |") == 2
+    (tmp_path / "update-0.6b.done").unlink()
+    with (tmp_path / "rows.jsonl").open("a") as file:
+        file.write('{"benchmark": "upd')  # cut off by a kill
+    said = gpu_all(tmp_path, "limit", "update-0.6b")
+    assert "limit: skipped: done before" in said
+    assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 4, "the rows are there: none is measured again"
+    assert "no part is called nothing" in subprocess.run(
+        ["bash", ROOT / "benchmarks" / "gpu_all.sh", tmp_path, "nothing"], capture_output=True, text=True, check=False,
+        env=os.environ | {"SMALL": "1", "PYTHON": sys.executable},
+    ).stdout  # fmt: skip
+
+
+def test_rows_are_there_when_they_are_measured_and_a_cut_line_spoils_no_other(tmp_path):
+    rows = Rows("a", tmp_path / "rows.jsonl")
+    rows.add({"size": 1, "s": 0.25})
+    assert (rows.missing({"size": 1}), rows.missing({"size": 2})) == (False, True)
+    with rows.file.open("a") as file:
+        file.write('{"benchmark": "a", "rows": [{"si')
+    rows.add({"size": 2, "s": 0.5})
+    assert [row["size"] for row in rows.rows()] == [1, 2]
+    assert Rows("b", rows.file).missing({"size": 1}), "another benchmark's"
+    assert "| 2 | 0.5 |" in rows.file.with_suffix(".md").read_text()
+
+
+def test_rows_of_both_programs_are_compared():
+    made = [
+        {"workload": "w", "program": p, "steps": 3, "step s": s, "update MFU": None} for p, s in (("minirl", 2.0), ("trl", 5.0))
     ]
+    assert race_trl.compared(made) == [{"workload": "w", "what": "step s", "TRL": 5.0, "minirl": 2.0, "TRL / minirl": 2.5}]
+    assert race_trl.compared(made[:1]) == race_trl.compared(made[1:]) == []
 
 
 def test_processor_seconds_count_those_of_children():

@@ -1,9 +1,16 @@
 """The files in configs/: the paper's settings (arXiv 2605.17333 and its public code), and how ranks are launched."""
 
+import re
+from argparse import Namespace
+
 import pytest
 import yaml
 
+from benchmarks.common import qwen3_config
+from benchmarks.limit import batches, estimate
 from minirl.config.command_line import load
+from minirl.config.options import every_option
+from minirl.policy import limit, plan
 from tests.conftest import ROOT
 
 CONFIGS = ROOT / "configs"
@@ -46,6 +53,43 @@ def test_the_papers_presets_have_its_settings(name):
         assert (limits, sampling) == ((1, 2048, 4096), ("code", 0.7, 0.8, 0))
 
 
+def test_the_fast_preset_differs_from_the_papers_where_it_says_so():
+    def values(name):
+        return {key: value for key, value, _ in every_option(preset(name)) if not key.startswith("plan.")}
+
+    paper, fast = values("qwen3-8b-math"), values("qwen3-8b-math-fast")
+    assert {key: fast[key] for key in fast if fast[key] != paper[key]} == {
+        "model.compile_layers": True, "rollout.carry_over": True, "rollout.logprob_diff_stop": 0.1,
+        "algorithm.old_logprobs": "rollout", "eval.every": 25, "rollout.vllm.gpu_memory_utilization": 0.65,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["qwen3-8b-math", "qwen3-8b-math-fast", "qwen3-4b-math", "qwen3-4b-code", "qwen3-0.6b-gsm8k"])
+def test_presets_fit_their_gpus_without_recomputing(name):
+    config = preset(name)
+    size = re.search(r"Qwen3-([\d.]+B)", config.model.path)[1].lower()
+    lines = "\n".join(plan.report(config, plan.measure(qwen3_config(size))))
+    assert "activations kept" in lines
+    assert "WARNING" not in lines
+
+
+def test_the_estimate_of_the_fast_preset_is_below_the_papers():
+    arguments = Namespace(mean=2048, sigma=1.0, prompt=150)
+    sizes, h200 = plan.measure(qwen3_config("8b")), limit.hardware_of("H200")
+    for kept in (0.5, 0.7, 0.85):
+        paper, fast = (estimate(preset(n), sizes, h200, arguments, kept) for n in ("qwen3-8b-math", "qwen3-8b-math-fast"))
+        assert fast["limit: step"] < fast["step"] < 0.95 * paper["step"]
+
+
+def test_generation_batches_are_sized_by_the_share_that_is_kept():
+    config = preset("qwen3-8b-math")
+    assert batches(config, 0.5) == ([512], 0)
+    # 512 * 0.25 are 128; the other 128 at a quarter each are 512 more, the most
+    assert batches(config, 0.25) == ([512, 512], 0)
+    sizes, carried = batches(preset("qwen3-8b-math-fast"), 1.0)
+    assert (sizes, carried) == ([256], 128), "half of the batch is carried over, the other half sampled twice"
+
+
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_every_row_of_the_papers_table_is_a_preset_and_an_estimator(estimator):
     for name in MATH if "dapo" not in estimator or "entropy" in estimator else MODELS:
@@ -65,7 +109,8 @@ def test_the_launchers_files_are_for_1_8_and_2_x_8_gpus():
     def launch(name):
         return yaml.safe_load((CONFIGS / "accelerate" / f"{name}.yaml").read_text())
 
-    one, node, nodes = map(launch, ("one-gpu", "zero3", "zero3-2nodes"))
+    one, node, nodes, two = map(launch, ("one-gpu", "zero3", "zero3-2nodes", "zero2"))
+    assert (two["deepspeed_config"]["zero_stage"], two["num_processes"]) == (2, 8)
     assert [(f["num_machines"], f["num_processes"]) for f in (one, node, nodes)] == [(1, 1), (1, 8), (2, 16)]
     assert one["distributed_type"] == "NO"
     for f in (node, nodes):

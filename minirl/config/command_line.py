@@ -187,6 +187,8 @@ def coerce(value: Any, kind: Any, key: str) -> Any:
     Text from the command line is parsed as YAML for bool, list and dict. ConfigError when it does not fit.
     """
     kind, optional = (typing.get_args(kind)[0], True) if isinstance(kind, UnionType) else (kind, False)
+    if kind in (bool, int) and value == "auto":
+        value = None
     if kind is Any or (optional and value in (None, "null", "none", "None")):
         return None if optional else value
     container = typing.get_origin(kind) or kind

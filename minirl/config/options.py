@@ -38,7 +38,9 @@ class ModelConfig:
     )
     compile: bool = option(True, "on a GPU, compile the computation of log-probs from logits")
     compile_layers: bool = option(False, "compile the model's layers for the update; not under ZeRO-3")
-    gradient_checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, more time")
+    gradient_checkpointing: bool | None = option(
+        False, "recompute activations in the backward pass: less memory, more time; auto (null): where the memory plan needs it"
+    )
     trust_remote_code: bool = option(False, "run the Python code that a model folder or Hub model brings along")
 
 
@@ -224,7 +226,11 @@ class OptimizerConfig:
     max_nonfinite: int = option(
         10, "end the run after so many optimizer steps in a row that were skipped for a non-finite loss or gradient", minimum=1
     )
-    micro_batch_tokens: int = option(16384, "maximum tokens of a forward and backward pass, padding included", minimum=1)
+    micro_batch_tokens: int | None = option(
+        16384,
+        "maximum tokens of a forward and backward pass, padding included; auto (null): the most that the memory plan allows",
+        minimum=1,
+    )
 
 
 @dataclass

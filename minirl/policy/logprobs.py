@@ -9,8 +9,12 @@ from torch.utils.checkpoint import checkpoint
 
 from minirl.loss import logprobs_and_entropy
 
-# Elements of a logits chunk: 2**26 float32 are 256 MiB.
-LOGITS_CHUNK = 2**26
+# Elements of a logits chunk by device: 2**26 float32 are 256 MiB. The backward pass adds up the weight gradients of chunks, in
+# bfloat16 on a GPU, where few large ones are faster and more exact; a CPU's caches prefer small ones.
+LOGITS_CHUNK = {"cpu": 2**26, "cuda": 2**28}
+# Programs of a compiled function that torch may make before it gives up: of the head one for each combination of entropies,
+# gradient and number of rows (one, or more), which reaches torch's default of 8.
+PROGRAMS = 64
 
 
 class LogprobHead(torch.nn.Module):
@@ -33,7 +37,7 @@ class LogprobHead(torch.nn.Module):
 
 
 class LogprobOutput(torch.nn.Module):
-    """The model's output layer and the log-probs of its logits, in chunks of LOGITS_CHUNK elements.
+    """The model's output layer and the log-probs of its logits, in nearly equal chunks of at most LOGITS_CHUNK elements.
 
     If there are several, the backward pass recomputes each, so that memory does not grow with tokens times vocabulary. All
     chunks are one call of the module: ZeRO-3 gathers its weights at each call, which all ranks must make equally often, and
@@ -45,17 +49,24 @@ class LogprobOutput(torch.nn.Module):
         self.weight, self.bias = layer.weight, layer.bias
         self.temperature, self.vocabulary, self.entropy_grad = temperature, vocabulary, entropy_grad
         self.reduce = torch.compile(logprobs_and_entropy, dynamic=True) if compiled else logprobs_and_entropy
+        if compiled:
+            torch._dynamo.config.recompile_limit = PROGRAMS
 
     def forward(self, hidden: Tensor, targets: Tensor, entropy: bool) -> tuple[Tensor, Tensor]:
         """(log-probs, entropies), float[T] each, from hidden states float[T, H]."""
-        size = max(1, LOGITS_CHUNK // getattr(self.weight, "ds_shape", self.weight.shape)[0])
-        if len(hidden) <= size:
+        count = self.chunks(len(hidden), hidden.device.type)
+        if count == 1:
             return self.chunk(hidden, targets, entropy)
         chunks = [
             checkpoint(self.chunk, h, t, entropy, use_reentrant=False)
-            for h, t in zip(hidden.split(size), targets.split(size), strict=True)
+            for h, t in zip(hidden.tensor_split(count), targets.tensor_split(count), strict=True)
         ]
         return torch.cat([c[0] for c in chunks]), torch.cat([c[1] for c in chunks])
+
+    def chunks(self, tokens: int, device: str) -> int:
+        """The number of chunks for so many response tokens."""
+        rows = max(1, LOGITS_CHUNK[device] // getattr(self.weight, "ds_shape", self.weight.shape)[0])
+        return max(1, -(-tokens // rows))
 
     def chunk(self, hidden: Tensor, targets: Tensor, entropy: bool) -> tuple[Tensor, Tensor]:
         """`forward` for one chunk."""

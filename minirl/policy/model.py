@@ -24,6 +24,7 @@ from minirl.config.options import Config, ModelConfig, PlanConfig
 from minirl.data.prompts import Prompt
 from minirl.policy import plan
 from minirl.policy.attention import packed_attention
+from minirl.policy.logprobs import PROGRAMS
 from minirl.utils.distributed import Ranks
 from minirl.utils.errors import ConfigError, RunError
 
@@ -87,6 +88,19 @@ def model_config(config: ModelConfig) -> Any:
     return load(AutoConfig, config)
 
 
+def check_dense(config: Config) -> None:
+    """ConfigError for a mixture of experts with vLLM, which loads the weights of each expert by names of its own, while
+    transformers keeps those of a layer in one tensor. Reads only the model's config."""
+    described = model_config(config.model).get_text_config()
+    names = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+    experts = max(getattr(described, name, None) or 0 for name in names)
+    if experts > 1 and config.rollout.engine == "vllm":
+        raise ConfigError(
+            f"model.path={config.model.path!r} is a mixture of {experts} experts, whose weights cannot be loaded into vLLM "
+            "while training: take a dense model, or set rollout.engine=transformers"
+        )
+
+
 def check_context(config: Config, longest_prompt: int) -> None:
     """ConfigError when prompt and response exceed the model's context length. Reads only the model's config."""
     response = max(config.rollout.max_response_tokens, config.eval.max_response_tokens or 0)
@@ -96,6 +110,14 @@ def check_context(config: Config, longest_prompt: int) -> None:
             f"prompts of up to {longest_prompt} tokens and responses of {response} exceed the model's {limit} positions: lower "
             "data.max_prompt_tokens or rollout.max_response_tokens (and eval.max_response_tokens)"
         )
+
+
+def planned(config: Config, ranks: Ranks) -> Config:
+    """`config` with config.plan of the ranks' GPUs, where they have some, and what is left to the memory plan chosen."""
+    if ranks.gpu_gib is None:
+        return plan.fitted(config, None)
+    config = replace(config, plan=PlanConfig(ranks.size, ranks.gpu_gib, ranks.zero))
+    return plan.fitted(config, plan.measure(model_config(config.model)))
 
 
 def model_plan(config: Config, ranks: Ranks | None = None) -> list[str]:
@@ -201,9 +223,9 @@ def compile_layers(model: Any) -> None:
     On a CPU this needs a C++ compiler, and the first passes with and without gradient take some 20 seconds longer. A copy of
     the compiled model would use this one's weights. ConfigError for a model without decoder layers as transformers marks them.
     """
-    # Each combination of mask, gradient and type of layer is one program. Beyond torch's default limit of 8, further ones would
-    # silently run uncompiled.
-    torch._dynamo.config.recompile_limit = 64
+    # Each combination of mask, gradient and type of layer is one program. Beyond the limit further ones would silently run
+    # uncompiled.
+    torch._dynamo.config.recompile_limit = PROGRAMS
     torch._dynamo.config.fail_on_recompile_limit_hit = True
     # Not compiled: it loops over the rectangles of a layout, and each number of them would be another program.
     AttentionInterface.register("packed", torch.compiler.disable(packed_attention))

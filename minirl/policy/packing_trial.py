@@ -10,6 +10,7 @@ from torch import Tensor
 from minirl.policy.attention import Unpackable
 from minirl.policy.micro_batches import MicroBatch, padded_micro_batch
 from minirl.rollout.types import STOP, Completion, Rollout
+from minirl.utils.compiling import is_compilers
 from minirl.verify.types import Verdict
 
 
@@ -39,9 +40,9 @@ def why_not_packed(
             packed = logprobs(batch)
             other_first = logprobs(pack([trial(tokens[:5], tokens[1:5]), second, last], order))
             other_last = logprobs(pack([first, second, trial(tokens[10:13], tokens[3:9])], order))
-        except torch.OutOfMemoryError:
-            raise
         except (Unpackable, TypeError, ValueError, RuntimeError) as error:  # of layers or kernels that cannot run packed
+            if isinstance(error, torch.OutOfMemoryError) or is_compilers(error):
+                raise
             return " ".join(str(error).split())[:300]
         padded = logprobs(padded_micro_batch([first, second, last], order, batch.targets.device))
     if (calls := batch.inputs["layout"].calls) != config.num_hidden_layers:

@@ -6,7 +6,7 @@ Qwen-like layers; logits are an estimate. Not counted: the CUDA context, NCCL's 
 is not taken into account.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
@@ -19,6 +19,9 @@ from minirl.policy.logprobs import LOGITS_CHUNK
 GIB = 2**30
 # DeepSpeed's defaults, kept by configs/accelerate/: elements of reduce_bucket_size and stage3_max_live_parameters.
 REDUCE_BUCKET, LIVE_PARAMETERS = 500_000_000, 1_000_000_000
+# Token budgets of a micro-batch that `fitted` tries, and the share of a GPU's memory that it fills: the rest is for the CUDA
+# context, NCCL and fragmentation.
+BUDGETS, ROOM = (65_536, 49_152, 32_768, 24_576, 16_384, 12_288, 8192, 4096), 0.9
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,15 @@ class Model:
 def measure(config: Any) -> Model:
     """The sizes of the model of a transformers config, which is built on the meta device."""
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
+        return sizes_of(AutoModelForCausalLM.from_config(config))
+
+
+def sizes_of(model: Any) -> Model:
+    """The sizes of a transformers model, sharded or not."""
+    config = model.config
     heads = config.num_attention_heads
     return Model(
-        parameters=sum(p.numel() for p in model.parameters()),
+        parameters=sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters()),
         layers=config.num_hidden_layers,
         hidden=config.hidden_size,
         vocabulary=config.vocab_size,
@@ -98,7 +106,7 @@ def memory(config: Config, model: Model, longest: int) -> dict[str, float]:
     half, deepspeed = config.model.dtype == "bfloat16", stage >= 0
     autocast = half and not deepspeed
     compute = 2 if half and deepspeed else 4  # bytes a weight
-    tokens = max(config.optimizer.micro_batch_tokens, longest)
+    tokens = max(config.optimizer.micro_batch_tokens or BUDGETS[0], longest)
 
     def sharded(size: int, least: int) -> float:
         return size / (config.plan.gpus if stage >= least else 1)
@@ -111,11 +119,11 @@ def memory(config: Config, model: Model, longest: int) -> dict[str, float]:
         "master weights": sharded(n * 4, 1) if compute == 2 else 0,
         "optimizer": sharded(n * 8, 1),
         "gradients": sharded(n * (4 if stage >= 2 else compute), 2),  # summed in float32 there
-        "reduce bucket": REDUCE_BUCKET * compute if stage >= 1 else 0,
+        "reduce bucket": REDUCE_BUCKET * compute * (2 if stage == 2 else 1) if stage >= 1 else 0,  # two that overlap
         "gathered weights": min(n, LIVE_PARAMETERS) * compute if stage == 3 else 0,
         "reference": n * (2 if half else 4) if config.needs_reference else 0,
         "activations": tokens * (layers + recomputed) + (2 * n if autocast else 0),  # with the weights' casts
-        "logits": 3 * 4 * min(tokens * model.vocabulary, LOGITS_CHUNK),
+        "logits": 3 * 4 * min(tokens * model.vocabulary, LOGITS_CHUNK["cuda"]),
     }
     result = {name: size / GIB for name, size in parts.items()}
     if config.rollout.engine == "vllm":
@@ -123,6 +131,44 @@ def memory(config: Config, model: Model, longest: int) -> dict[str, float]:
         result["engine weights"] = n * (2 if half else 4) / v.tensor_parallel / GIB
         result["KV cache"] = result["engine"] - result["engine weights"]
     return result
+
+
+def peak(parts: dict[str, float], config: Config) -> tuple[float, float, float]:
+    """(GiB while updating, while sampling, the most at any time) of the parts of `memory`. An engine that sleeps gives its
+    memory back while updating."""
+    engine = parts.get("engine", 0.0)
+    updating = sum(parts.values()) - sum(parts.get(name, 0.0) for name in ("engine", "engine weights", "KV cache"))
+    sampling = updating - sum(parts[name] for name in ("gathered weights", "activations", "logits")) + engine
+    asleep = engine and config.rollout.vllm.sleep
+    return updating, sampling, max(updating, sampling) if asleep else updating + engine
+
+
+def fitted(config: Config, model: Model | None) -> Config:
+    """`config` with a gradient_checkpointing and a micro_batch_tokens that are null set by the memory of config.plan's GPUs:
+    the most tokens that fit without recomputing, which costs a quarter of the update; where even the longest sequence does not
+    fit, the most with it. model: None on a CPU, where nothing is recomputed and budgets are small."""
+    again, budget = config.model.gradient_checkpointing, config.optimizer.micro_batch_tokens
+    if again is not None and budget is not None:
+        return config
+
+    def chosen(recompute: bool, tokens: int) -> Config:
+        return replace(
+            config,
+            model=replace(config.model, gradient_checkpointing=recompute),
+            optimizer=replace(config.optimizer, micro_batch_tokens=tokens),
+        )
+
+    if model is None:
+        return chosen(bool(again), budget or 16_384)
+    longest = config.data.max_prompt_tokens + config.rollout.max_response_tokens
+    budgets = (budget,) if budget is not None else tuple(max(b, longest) for b in BUDGETS)
+    tries = [chosen(way, tokens) for way in ((False, True) if again is None else (again,)) for tokens in budgets]
+
+    def need(c: Config) -> float:
+        updating, sampling, most = peak(memory(c, model, longest), c)
+        return updating if most == max(updating, sampling) else most  # what sampling needs, this choice does not change
+
+    return next((c for c in tries if need(c) <= ROOM * config.plan.gpu_gib), tries[-1])
 
 
 def kv_tokens(parts: dict[str, float], config: Config, model: Model) -> int:
@@ -134,19 +180,18 @@ def kv_tokens(parts: dict[str, float], config: Config, model: Model) -> int:
 def report(config: Config, model: Model) -> list[str]:
     """Lines on the model, its memory and the KV cache, with warnings where memory does not suffice."""
     longest, p = config.data.max_prompt_tokens + config.rollout.max_response_tokens, config.plan
+    asked, config = config, fitted(config, model)
     parts = memory(config, model, longest)
     engine = parts.get("engine", 0.0)
-    updating = sum(parts.values()) - sum(parts.get(name, 0.0) for name in ("engine", "engine weights", "KV cache"))
-    sampling = updating - sum(parts[name] for name in ("gathered weights", "activations", "logits")) + engine
     asleep = engine and config.rollout.vllm.sleep
-    peak = max(updating, sampling) if asleep else updating + engine
+    updating, sampling, most = peak(parts, config)
     shown = ", ".join(f"{name} {value:.1f}" for name, value in parts.items() if value)
     lines = [
         f"model {model.parameters / 1e9:.3f}B parameters, {model.layers} layers of {model.hidden}, vocabulary "
         f"{model.vocabulary:,}",
         f"memory, GiB a GPU, {p.gpus} GPUs of {p.gpu_gib:g} GiB with {'no ZeRO' if p.zero is None else f'ZeRO-{p.zero}'}: "
         f"{shown}",
-        f"peak {peak:.1f} GiB without CUDA's and NCCL's own: updating {updating:.1f}, "
+        f"peak {most:.1f} GiB without CUDA's and NCCL's own: updating {updating:.1f}, "
         f"{f'sampling {sampling:.1f}' if asleep else f'engine {engine:.1f}'}",
     ]
     if engine:
@@ -157,9 +202,14 @@ def report(config: Config, model: Model) -> list[str]:
                 f"WARNING: the KV cache cannot hold one sequence of {longest:,} tokens: raise "
                 "rollout.vllm.gpu_memory_utilization"
             )
-    if peak > 0.95 * p.gpu_gib:
+    if asked is not config:
         lines.append(
-            f"WARNING: {peak:.1f} GiB do not fit a GPU of {p.gpu_gib:g} GiB: more GPUs, ZeRO-3, a smaller "
+            f"chosen by memory: micro-batches of {config.optimizer.micro_batch_tokens:,} tokens, activations "
+            f"{'recomputed' if config.model.gradient_checkpointing else 'kept'}"
+        )
+    if most > 0.95 * p.gpu_gib:
+        lines.append(
+            f"WARNING: {most:.1f} GiB do not fit a GPU of {p.gpu_gib:g} GiB: more GPUs, ZeRO-3, a smaller "
             "optimizer.micro_batch_tokens, model.gradient_checkpointing=true, or a smaller rollout.vllm.gpu_memory_utilization"
         )
     return lines

@@ -22,12 +22,14 @@ from minirl.policy.model import (
     load_model,
     model_plan,
     pair_cost,
+    planned,
     with_exact_frequencies,
     write_model,
 )  # fmt: skip
 from minirl.policy.packing import packed_micro_batches, padded_micro_batches
 from minirl.policy.packing_trial import why_not_packed
 from minirl.rollout.types import Rollout
+from minirl.utils.compiling import compiling_succeeds
 from minirl.utils.console import say
 from minirl.utils.distributed import Ranks
 from minirl.utils.errors import RunError, require
@@ -59,14 +61,16 @@ class Policy:
             "model.compile_layers=true cannot compile across the hooks by which ZeRO-3 gathers the weights of a layer: set it "
             "to false or use ZeRO-2",
         )
-        self.config, self.ranks, self.version, self.nonfinite = config, ranks, 0, 0
+        self.config = config = planned(config, ranks)
+        self.ranks, self.version, self.nonfinite = ranks, 0, 0
+        self.updated_tokens = 0
         self.micro: MicroBatch | None = None  # the current one, for the message when memory runs out
         # Not under DeepSpeed, which keeps bfloat16 weights itself.
         half = config.model.dtype == "bfloat16" and ranks.zero is None
         self.autocast: Callable[[], Any] = partial(torch.autocast, ranks.device.type, torch.bfloat16, enabled=half)
         if config.run.deterministic:
             choose_deterministic_kernels()
-        with memory_suffices(lambda: ("loading the model", " | ".join(model_plan(config, ranks)))):
+        with memory_suffices(lambda: ("loading the model", " | ".join(model_plan(config, ranks)))), compiling_succeeds():
             self.model = load_model(config.model)
             if config.model.gradient_checkpointing:
                 self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -90,13 +94,15 @@ class Policy:
         optimizer = torch.optim.AdamW(head.parameters(), lr=o.lr, betas=betas, weight_decay=o.weight_decay, fused=True)
         if ranks.zero is None:
             return ranks.accelerator.prepare_model(head), optimizer
-        ranks.accelerator.state.deepspeed_plugin.deepspeed_config.update(
+        plugin = ranks.accelerator.state.deepspeed_plugin.deepspeed_config
+        plugin.update(
             train_micro_batch_size_per_gpu=1,  # micro-batches and their weights are counted here, not there
             gradient_clipping=o.max_grad_norm,
             zero_allow_untested_optimizer=True,
             zero_force_ds_cpu_optimizer=False,  # torch's AdamW needs no compiler
             # Sums over many micro-batches in bfloat16 would lose the small ones; stages 0 and 1 refuse or change optimizer.
             **({"data_types": {"grad_accum_dtype": "fp32"}} if ranks.zero >= 2 else {}),
+            zero_optimization=plugin["zero_optimization"] | ({"overlap_comm": True} if ranks.zero == 2 else {}),
             steps_per_print=10**9,
         )
         return ranks.accelerator.prepare(head, optimizer)
@@ -143,7 +149,7 @@ class Policy:
 
         All are made at once, so that no copy to the device waits between forward passes.
         """
-        budget, ranks = self.config.optimizer.micro_batch_tokens, self.ranks.size
+        budget, ranks = self.config.optimizer.micro_batch_tokens or 0, self.ranks.size  # never null: see `planned`
         if self.packs:
             prompts, lengths = [tuple(r.prompt_ids) for r in rollouts], [r.length for r in rollouts]
             shares = packed_micro_batches(prompts, [len(p) for p in prompts], lengths, budget, ranks, self.pair_cost)
@@ -199,6 +205,7 @@ class Policy:
         only (under ZeRO-2 and -3 on each). weights: token weights of each rollout; with them micro-batches get loss inputs."""
         self.head.train()
         batches = self.micro_batches(rollouts)
+        self.updated_tokens += sum(batch.inputs["input_ids"].numel() for batch in batches)
         if weights is not None:
             for batch in batches:
                 batch.add_loss_inputs(weights)
@@ -209,6 +216,11 @@ class Policy:
             local = isinstance(self.head, torch.nn.parallel.DistributedDataParallel) and not last
             with self.head.no_sync() if local else contextlib.nullcontext():
                 yield batch
+
+    def pop_updated_tokens(self) -> int:
+        """Tokens of this rank's micro-batches of optimizer steps, padding included, since the last call."""
+        tokens, self.updated_tokens = self.updated_tokens, 0
+        return tokens
 
     def step(self, lr: float) -> float:
         """One optimizer step on the accumulated gradient; returns its norm before clipping.
@@ -253,14 +265,8 @@ class Policy:
         # Not for the whole process: the engine may need kernels that have no deterministic variant.
         torch.use_deterministic_algorithms(self.config.run.deterministic)
         try:
-            with memory_suffices(self._explain_memory):
+            with memory_suffices(self._explain_memory), compiling_succeeds():
                 yield
-        except Exception as error:
-            if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
-                raise
-            raise RunError(
-                f"compiling failed: {' '.join(str(error).split())[:400]}; set model.compile_layers and model.compile to false"
-            ) from error
         finally:
             torch.use_deterministic_algorithms(False)
 

@@ -7,6 +7,7 @@ the versions that were tried are in minirl/utils/versions.py.
 
 import contextlib
 import gc
+import inspect
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,7 @@ from minirl.rollout.types import LENGTH, STOP, Completion, EnginePolicy, Samplin
 from minirl.utils.console import say
 from minirl.utils.errors import ConfigError, RunError
 from minirl.utils.memory import memory_suffices
-from minirl.utils.versions import INSTALL, untried
+from minirl.utils.versions import INSTALL, installed, untried
 
 
 def import_vllm() -> Any:
@@ -63,6 +64,17 @@ def mask_ids_beyond(model: Any, vocabulary: int) -> None:
     model.compute_logits = without_padding
 
 
+def rounding_of_tempered_logits(temperature: float) -> list[str]:
+    """A note where vLLM rounds logits after dividing them by the temperature."""
+    version = installed("vllm")
+    if temperature == 1 or version is None or tuple(map(int, version.split(".")[:2])) >= (0, 32):
+        return []
+    return [
+        f"note: vLLM {version} divides logits by the temperature {temperature:g} in the model's precision: in bfloat16 its "
+        "log-probs differ from the trainer's by up to 0.05 nats; vLLM 0.32 divides in float32"
+    ]
+
+
 def remove_shared_memory() -> None:
     """Removes shared memory that an earlier run of vLLM's CPU ranks left: its name is fixed and must not exist."""
     for stale in Path("/dev/shm").glob("*-cpushm_*"):
@@ -78,7 +90,7 @@ class VllmEngine:
         """ends: stop token ids; longest_prompt: tokens; with the longest response it sets the engine's context length."""
         vllm = import_vllm()
         if policy.ranks.main:
-            for sentence in untried("vllm"):
+            for sentence in (*untried("vllm"), *rounding_of_tempered_logits(config.rollout.temperature)):
                 say(sentence)
         v, ranks = config.rollout.vllm, policy.ranks
         if ranks.size % v.tensor_parallel:
@@ -89,8 +101,12 @@ class VllmEngine:
         self.ends, self.sampling_params, self.ranks_per_engine = list(ends), vllm.SamplingParams, v.tensor_parallel
         gpu = torch.cuda.is_available()
         self.sleeps = gpu and v.sleep
+        self.vocabulary = policy.vocabulary
         longest_response = max(config.rollout.max_response_tokens, config.eval.max_response_tokens or 0)
         more: dict[str, Any] = {"enable_sleep_mode": True} if self.sleeps else {}
+        if v.tensor_parallel > 1 and "enable_batch_sharded_sampling" in inspect.signature(vllm.EngineArgs).parameters:
+            # It computes logits by another method than the one that `mask_ids_beyond` replaces.
+            more["enable_batch_sharded_sampling"] = False
         if not gpu:
             # Chunked prefill rewinds the random generator after each chunk, which CPU generators cannot do.
             more["enable_chunked_prefill"] = False
@@ -118,7 +134,7 @@ class VllmEngine:
             raise RuntimeError(f"vLLM of rank {ranks.rank} took GPU {torch.cuda.current_device()} instead of {ranks.device}")
         self.engine = self.llm.llm_engine
         self.model = self.engine.model_executor.driver_worker.worker.model_runner.model
-        mask_ids_beyond(self.model, policy.vocabulary)
+        mask_ids_beyond(self.model, self.vocabulary)
         self.asleep, self.requests, self.version = False, 0, 0
         self.progress: Callable[[int], None] = lambda tokens: None
         self.sync(policy)
@@ -146,7 +162,7 @@ class VllmEngine:
                 del open_requests[i]
                 if missing:
                     missing -= 1
-                    yield i, [completion_of(output) for output in finished[i]]
+                    yield i, [completion_of(output, self.vocabulary) for output in finished[i]]
         # By vLLM's internal ids: by ours, it would keep the state of requests of which some completions have finished.
         self.engine.abort_request(list(open_requests.values()), internal=True)
 
@@ -217,12 +233,18 @@ class VllmEngine:
                 layer.kv_cache = []
 
 
-def completion_of(output: Any) -> Completion:
-    """A Completion from vLLM's CompletionOutput. RuntimeError when its log-probs are not those of the sampled tokens."""
+def completion_of(output: Any, vocabulary: int) -> Completion:
+    """A Completion from vLLM's CompletionOutput. RuntimeError when its log-probs are of other tokens than the sampled ones, or
+    a token is beyond the tokenizer's `vocabulary`."""
     ids = np.asarray(output.token_ids, dtype=np.int32)
     starts = np.asarray(output.logprobs.start_indices, dtype=np.int64)
     if len(starts) != len(ids) or not np.array_equal(np.asarray(output.logprobs.token_ids)[starts], ids):
         raise RuntimeError("vLLM gave log-probs of other tokens than the sampled ones: this version is not supported")
+    if len(ids) and ids.max() >= vocabulary:
+        raise RuntimeError(
+            f"vLLM sampled token {ids.max()}, padding beyond the tokenizer's {vocabulary}: this version computes logits past "
+            "the mask that minirl sets"
+        )
     logprobs = np.asarray(output.logprobs.logprobs, dtype=np.float32)[starts]
     if output.finish_reason not in (STOP, LENGTH):
         raise RuntimeError(f"vLLM ended a response for the reason {output.finish_reason!r}: the engine is not healthy")

@@ -15,7 +15,7 @@ import json
 import random
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -96,13 +96,29 @@ def fingerprint(
 
 
 def weights_digest(policy: Policy) -> str:
-    """SHA-256 of the weights rounded to bfloat16, which does not depend on their file or sharding. Every rank calls it."""
+    """SHA-256 of name, shape and `checksum` of each weight, which does not depend on file or sharding. Every rank calls it."""
     total = hashlib.sha256()
     for bucket in policy.weights():
         for name, tensor in bucket if policy.ranks.main else []:
-            total.update(name.encode())
-            total.update(tensor.detach().to(torch.bfloat16).cpu().reshape(-1).view(torch.uint8).numpy().data)
+            total.update(f"{name} {list(tensor.shape)} {checksum(tensor)}\n".encode())
     return policy.ranks.gather([total.hexdigest()])[0]
+
+
+@torch.no_grad()
+def checksum(tensor: torch.Tensor, piece: int = 2**24) -> int:
+    """A checksum of numbers rounded to bfloat16, computed on their device: SHA-256 of the 16 GB of an 8B model takes 10 to 28
+    seconds.
+
+    Four numbers are one 64-bit integer; the sum modulo 2^64 of each times an odd number that depends on its position. So any
+    change of one number shows for certain, and other changes almost for certain. piece: numbers at once, a multiple of 4.
+    """
+    total, numbers = 0, tensor.detach().reshape(-1)
+    for start in range(0, len(numbers), piece):
+        rounded = numbers[start : start + piece].to(torch.bfloat16)
+        words = torch.nn.functional.pad(rounded, (0, -len(rounded) % 4)).view(torch.int64)
+        position = torch.arange(start // 4, start // 4 + len(words), device=words.device) * -7046029254386353131
+        total += int((words * (2 * (position ^ (position >> 29)) + 1)).sum())
+    return total % 2**64
 
 
 def generators() -> dict[str, Any]:
@@ -262,13 +278,16 @@ class Checkpoints:
             raise RunError(f"stopped after step {step}, but only step {self.saved} could be saved: {self.error}; {again}")
 
     def save(self, policy: Policy, state: State) -> None:
-        """Copies the state to host memory and writes it, with run.save_in_background in another thread."""
+        """Writes the state, tensor by tensor; with run.save_in_background one copy in host memory, in another thread."""
         rank = f"rank{self.ranks.rank:03}"
-        files = {f"{rank}.safetensors": shards.pack(policy), f"{rank}.json": json.dumps(generators()).encode()}
+        tensors = shards.pack(policy, copy=self.run.save_in_background)
+        files: dict[str, Iterable[bytes | memoryview]] = {
+            f"{rank}.safetensors": shards.serialised(tensors), f"{rank}.json": [json.dumps(generators()).encode()],
+        }  # fmt: skip
         if self.ranks.main:
             content = vars(state) | {"fingerprint": self.fingerprint, "layout": self.layout}
             content.pop("surplus")
-            files |= {"state.json": json.dumps(content).encode(), "surplus.npz": records.dumps(state.surplus)}
+            files |= {"state.json": [json.dumps(content).encode()], "surplus.npz": [records.dumps(state.surplus)]}
         temporary = self.root / f"{name_of(state.step)}.tmp"
         self.pending = (temporary, state, self.writer.submit(write, temporary, files))
         if not self.run.save_in_background:

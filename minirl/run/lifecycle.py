@@ -13,7 +13,7 @@ import torch
 from minirl.config.command_line import load
 from minirl.config.options import Config
 from minirl.data.prompts import Order, Prompt, encode_prompts
-from minirl.policy.model import check_context, check_ids, load_tokenizer, model_config, model_plan
+from minirl.policy.model import check_context, check_dense, check_ids, load_tokenizer, model_config, model_plan
 from minirl.policy.plan import run_plan
 from minirl.policy.policy import Policy
 from minirl.rollout.engines import build_engine
@@ -64,6 +64,7 @@ def encode(inputs: Inputs) -> Encoded:
     tokenizer = load_tokenizer(config.model)
     prompts = encode_prompts(inputs.train, tokenizer, config.data, notes, "training")
     encoded = Encoded(tokenizer, prompts, encode_prompts(inputs.test, tokenizer, config.data, notes, "held-out"))
+    check_dense(config)
     check_context(config, encoded.longest)
     check_ids(config.model, (*prompts, *encoded.test))
     return encoded

@@ -7,12 +7,13 @@ always one, even if the process is killed or the disk is full.
 import hashlib
 import json
 import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from minirl.utils.console import discard, must_write
 
-FORMAT = 2
+FORMAT = 3
 MANIFEST = "manifest.json"
 NEEDED = ("state.json", "surplus.npz", "rank000.safetensors", "rank000.json")
 
@@ -27,19 +28,23 @@ def steps_of(root: Path) -> list[tuple[int, Path]]:
     return sorted(((int(p.name[4:]), p) for p in root.glob("step*") if p.name[4:].isdigit()), reverse=True)
 
 
-def write(folder: Path, files: dict[str, bytes]) -> dict[str, list[Any]]:
-    """Writes `files` into `folder`, flushes them to the disk and reads them back; {name: [bytes, SHA-256]}.
+def write(folder: Path, files: Mapping[str, Iterable[bytes | memoryview]]) -> dict[str, list[Any]]:
+    """Writes `files`, each in pieces, into `folder`, flushes them to the disk and reads them back; {name: [bytes, SHA-256]}.
 
     OSError when the disk is full, cannot be written, or returns other bytes than were written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     entries = {}
-    for name, content in files.items():
+    for name, pieces in files.items():
+        length, digest = 0, hashlib.sha256()
         with (folder / name).open("wb") as file:
-            file.write(content)
+            for piece in pieces:
+                file.write(piece)
+                digest.update(piece)
+                length += len(piece)
             file.flush()
             os.fsync(file.fileno())
-        entries[name] = [len(content), hashlib.sha256(content).hexdigest()]
+        entries[name] = [length, digest.hexdigest()]
         if digest_of(folder / name) != entries[name][1]:
             raise OSError(f"{folder / name} does not hold what was written to it")
     return entries
@@ -51,7 +56,7 @@ def publish(temporary: Path, entries: dict[str, list[Any]]) -> Path:
     for name, (length, _) in entries.items():
         if not (temporary / name).exists() or (temporary / name).stat().st_size != length:
             raise OSError(f"the first rank does not see {temporary / name}: all ranks must have the same run folder")
-    write(temporary, {MANIFEST: json.dumps({"format": FORMAT, "files": entries}, indent=1).encode()})
+    write(temporary, {MANIFEST: [json.dumps({"format": FORMAT, "files": entries}, indent=1).encode()]})
     flush(temporary)
     if final.exists():  # one of the two folders is valid at any time: see `recover`
         discard(old := final.with_suffix(".old.tmp"))

@@ -55,9 +55,6 @@ class Replay(Run):
         """The saved step alone."""
         yield Step(self, self.saved.number)
 
-    def begin(self, step: int, part: str) -> None:
-        """A single step needs no watching."""
-
     def finish_step(self, step: Step, batch: Batch, stats: UpdateStats) -> None:
         """Compares metrics with the saved ones. RunError when they differ and no option was changed."""
         carried = [] if self.saved.last else batch.surplus

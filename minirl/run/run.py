@@ -50,8 +50,7 @@ class Run(ABC):
         first, last = self.state.position // self.order.size, (self.order.position - 1) // self.order.size
         return check_metrics(batch.generated, self.prompts, ends, max(1, last - first + 1))
 
-    @abstractmethod
-    def begin(self, step: int, part: str) -> None:
+    def begin(self, step: int, part: str) -> None:  # noqa: B027 - nothing, unless somebody watches
         """Called when a part of a step begins, for those who watch."""
 
     @abstractmethod

@@ -3,13 +3,13 @@
 The files do not depend on the layout, so any number of ranks can load them, whether one process, DDP or ZeRO.
 """
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor
 
@@ -64,19 +64,36 @@ def slices(policy: Policy, share: bool) -> tuple[Any, list[Slice]]:
     return getattr(zero, "optimizer", zero), [s for s in held if s.size]
 
 
-def pack(policy: Policy) -> bytes:
-    """A copy of this rank's part as the content of a safetensors file."""
+def pack(policy: Policy, copy: bool) -> dict[str, Tensor]:
+    """This rank's part by name, float32 each. copy: to host memory; else views, which change with the next optimizer step."""
     optimizer, held = slices(policy, share=True)
     tensors = {}
     for s in held:
-        tensors[f"weight:{s.start}:{s.name}"] = s.of(s.flat).cpu()
+        tensors[f"weight:{s.start}:{s.name}"] = s.of(s.flat)
         state = optimizer.state.get(s.flat)
         if state:
-            tensors[f"step:{s.start}:{s.name}"] = torch.as_tensor(state["step"], dtype=torch.float32).cpu().clone()
-            tensors |= {f"{kind}:{s.start}:{s.name}": s.of(state[kind]).cpu() for kind in MOMENTS}
+            tensors[f"step:{s.start}:{s.name}"] = torch.as_tensor(state["step"], dtype=torch.float32)
+            tensors |= {f"{kind}:{s.start}:{s.name}": s.of(state[kind]) for kind in MOMENTS}
     if policy.version and held and len(tensors) == len(held):
         raise RuntimeError("the optimizer's state is not where it is looked for: this version of DeepSpeed is not supported")
-    return safetensors.torch.save(tensors)
+    return {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()} if copy else tensors
+
+
+def serialised(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """The content of a safetensors file of float32 tensors, piece by piece.
+
+    safetensors' own functions make one or two copies of all tensors. The format: the length of a JSON header, 8 bytes little
+    endian; the header, padded to a multiple of 8; the numbers.
+    """
+    header, end = dict[str, Any](), 0
+    for name, tensor in tensors.items():
+        start, end = end, end + 4 * tensor.numel()
+        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for tensor in tensors.values():
+        yield tensor.detach().contiguous().cpu().reshape(-1).numpy().data.cast("B")
 
 
 @torch.no_grad()

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from minirl.advantages import has_signal
 from minirl.analysis.run_report import write_report
 from minirl.data.prompts import Prompt
 from minirl.evaluation.held_out import evaluate, recall, write
+from minirl.policy.meter import Meter
 from minirl.rollout.sampler import as_group
 from minirl.rollout.types import Batch
 from minirl.run.batches import Batches
@@ -43,6 +45,11 @@ class TrainingRun(Run):
     batches: Batches
     stop: Stop
     started: float
+
+    @cached_property
+    def meter(self) -> Meter:
+        """The limit of the run's steps."""
+        return Meter(self.config, self.policy)
 
     def steps(self) -> Iterator[Step]:
         """See `Run.steps`. After the last step: final evaluation, exported model and report; after a stop: a checkpoint to
@@ -89,6 +96,7 @@ class TrainingRun(Run):
         carried = [] if self.over(number) else batch.surplus  # after the last step they are wasted
         metrics = batch_metrics(batch, carried, position - before.position, config)
         metrics |= self.checks(batch) | stats.metrics(self.ranks) | {"optimizer/lr": step.lr}
+        metrics |= self.meter.metrics(batch, step.seconds)
         shown = Readable(batch, carried, step.progress, config)
         values = stats.pop_tokens([chosen.rollouts for chosen in shown.chosen], self.ranks)
         rows = shown.rows(values, self.tokenizer) if self.ranks.main else []

@@ -2,11 +2,12 @@
 
 torchrun --nproc_per_node N equivalence.py OUT STAGE [STAGE ...]
 
-STAGE: plain, 0, 1, 2, 3, 3-offload, 2-bfloat16 or 3-bfloat16 (these with gradient checkpointing)
+STAGE: plain, 0, 1, 2, 3, 3-offload, 2-bfloat16 or 3-bfloat16 (these with gradient checkpointing), 0-, 1- or 2-compiled
 """
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,8 @@ from minirl.rollout.types import Completion, Rollout
 from minirl.tiny import make as tiny
 from minirl.utils.distributed import Ranks
 from minirl.verify.types import Verdict
+
+COMPILE = torch.compile
 
 
 def rollouts() -> list[Rollout]:
@@ -47,10 +50,13 @@ def run(stage: str, folder: str) -> dict:
         os.environ["ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE"] = "cpu" if how == "offload" else "none"
     AcceleratorState._reset_state(True)
     # several chunks, of another number on each rank
-    scoring.LOGITS_CHUNK = 2**26 if stage == "plain" else 5 * 22
+    scoring.LOGITS_CHUNK = {"cpu": 2**26 if stage == "plain" else 5 * 22}
     half = stage.endswith("bfloat16")
     ranks = Ranks("bfloat16" if half else "float32")
     options = ["--model.dtype=bfloat16", "--model.gradient_checkpointing=true"] if half else []
+    options += ["--model.compile_layers=true"] * stage.endswith("compiled")
+    # What is captured and how it is differentiated is what sharding could break; inductor's code for it takes minutes.
+    torch.compile = partial(COMPILE, backend=os.environ.get("COMPILER", "aot_eager"))
     policy = Policy(
         load(["--rollout.engine=vllm", "--optimizer.micro_batch_tokens=40", *options]), ranks, len(tiny.tokenizer())
     )
@@ -84,6 +90,7 @@ def run(stage: str, folder: str) -> dict:
     )  # a forward pass after gathering, and gathering after a forward pass, must both work
     return {
         "norms": norms,
+        "graphs": torch._dynamo.utils.counters["stats"]["unique_graphs"],
         "skipped": skipped,
         "weights": whole(policy),
         "frequencies": policy.model.base_model.rotary_emb.inv_freq,

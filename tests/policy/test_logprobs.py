@@ -197,6 +197,23 @@ def test_models_that_can_be_packed_are_found_to(models, name):
     assert why_not_packed(lambda batch: score(head, batch)[0], packed_micro_batch, models[name].config, 1e-3) is None
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch._dynamo.exc.BackendCompilerFailed(lambda: 0, ValueError("no compiler"), None),
+        torch._inductor.exc.InductorError(ValueError("no compiler"), None),
+        type("CompilationError", (RuntimeError,), {"__module__": "triton.compiler.errors"})("no compiler"),
+        torch.OutOfMemoryError("2 GiB"),
+    ],
+)
+def test_a_compiler_s_failure_and_a_lack_of_memory_are_no_reasons_not_to_pack(models, error):
+    def fail(batch):
+        raise error
+
+    with pytest.raises(type(error)):
+        why_not_packed(fail, packed_micro_batch, models["qwen3"].config, 1e-3)
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-3), (torch.bfloat16, 0.5)])
 def test_a_leak_between_sequences_is_found(monkeypatch, dtype, tolerance):
     # Random weights, whose attention says little: the case in which half precision hides most.
@@ -224,12 +241,24 @@ def test_logits_in_chunks_are_the_same(monkeypatch):
     (whole[0].sum() + whole[1].sum()).backward()
     gradient = [p.grad.clone() for p in model.parameters()]
     model.zero_grad()
-    monkeypatch.setattr("minirl.policy.logprobs.LOGITS_CHUNK", 3 * model.config.vocab_size)
+    monkeypatch.setattr("minirl.policy.logprobs.LOGITS_CHUNK", {"cpu": 3 * model.config.vocab_size})
     chunked = score(LogprobHead(model, 1.0, len(TOK), True), batch)
     (chunked[0].sum() + chunked[1].sum()).backward()
     assert torch.allclose(whole[0], chunked[0], atol=1e-6)
     for a, p in zip(gradient, model.parameters(), strict=True):
         assert torch.allclose(a, p.grad, atol=1e-6)
+
+
+@given(st.integers(1, 400), st.integers(1, 50))
+def test_chunks_are_nearly_equal_so_that_none_is_a_single_row(tokens, rows):
+    head = LogprobHead(Table(torch.zeros(10, 10)), 1.0, 10, False).output
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("minirl.policy.logprobs.LOGITS_CHUNK", {"cpu": 10 * rows})
+        sizes = [len(part) for part in torch.zeros(tokens).tensor_split(head.chunks(tokens, "cpu"))]
+    assert sum(sizes) == tokens
+    assert max(sizes) <= rows
+    assert max(sizes) - min(sizes) <= 1
+    assert min(sizes) > 1 or rows == 1 or tokens == 1 or max(sizes) == 2
 
 
 class Largest(TorchDispatchMode):
@@ -250,7 +279,7 @@ def test_no_tensor_is_as_large_as_tokens_times_vocabulary(monkeypatch, tokens):
     torch.manual_seed(0)
     table = Table(torch.zeros(1000, 1000))
     table.table, table.head = torch.nn.Parameter(torch.randn(1000, 8)), torch.nn.Linear(8, 1000, bias=False)
-    monkeypatch.setattr("minirl.policy.logprobs.LOGITS_CHUNK", 50 * 1000)
+    monkeypatch.setattr("minirl.policy.logprobs.LOGITS_CHUNK", {"cpu": 50 * 1000})
     batch = packed_micro_batch([rollout([1], [5] * tokens)], [0])
     with Largest() as largest:
         logprobs, entropy = score(LogprobHead(table, 1.0, 1000, True), batch)

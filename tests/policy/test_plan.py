@@ -66,7 +66,8 @@ def test_what_each_stage_sets_aside():
         return [round(parts[k] * GIB / 1e9, 6) for k in ("reduce bucket", "gathered weights")]
 
     assert buffers("null") == buffers(0) == [0, 0]
-    assert buffers(1) == buffers(2) == [1, 0]
+    assert buffers(1) == [1, 0]
+    assert buffers(2) == [2, 0], "one is filled while the other is reduced"
     assert buffers(3, replace(EIGHT, parameters=600_000_000)) == [1, 1.2], "a model below the limit is gathered whole"
 
 
@@ -156,6 +157,36 @@ def test_a_run_that_cannot_fit_is_warned_of():
     assert any("WARNING" in line and "do not fit a GPU of 80 GiB" in line for line in small)
     full = plan.report(load([*OPTIONS, "--rollout.vllm.gpu_memory_utilization=0.1"]), EIGHT)
     assert any("KV cache cannot hold one sequence of 10,240 tokens" in line for line in full)
+
+
+AUTO = ["--model.gradient_checkpointing=auto", "--optimizer.micro_batch_tokens=auto"]
+
+
+def chosen(*options, model=EIGHT):
+    """(micro_batch_tokens, whether activations are recomputed, peak GiB of it)"""
+    config = plan.fitted(load([*OPTIONS, *AUTO, *options]), model)
+    need = plan.peak(plan.memory(config, model, 10_240), config)[2]
+    return config.optimizer.micro_batch_tokens, config.model.gradient_checkpointing, need
+
+
+def test_memory_decides_on_recomputation_and_on_the_size_of_micro_batches():
+    tokens, again, need = chosen()
+    assert (tokens, again) == (16_384, False)
+    assert need <= 0.9 * 141
+    config = plan.fitted(load([*OPTIONS, *AUTO]), EIGHT)
+    more = replace(config, optimizer=replace(config.optimizer, micro_batch_tokens=24_576))
+    assert plan.peak(plan.memory(more, EIGHT, 10_240), more)[2] > 0.9 * 141, "it is the most"
+    assert chosen("--plan.gpu_gib=80")[:2] == (65_536, True), "not even the longest sequence fits with its activations"
+    assert chosen("--plan.gpu_gib=80", "--model.gradient_checkpointing=false")[:2] == (10_240, False), "what is set stays"
+    assert chosen("--optimizer.micro_batch_tokens=20000")[:2] == (20_000, True)
+    assert chosen("--rollout.vllm.gpu_memory_utilization=0.97")[:2] == (16_384, False), "sampling's need is not the update's"
+    assert chosen("--rollout.vllm.gpu_memory_utilization=0.5", "--rollout.vllm.sleep=false")[1], "an engine that stays awake"
+    given = load(OPTIONS)
+    assert plan.fitted(given, EIGHT) is given
+    on_a_cpu = plan.fitted(load(AUTO), None)
+    assert (on_a_cpu.optimizer.micro_batch_tokens, on_a_cpu.model.gradient_checkpointing) == (16_384, False)
+    assert any("chosen by memory: micro-batches of 16,384 tokens, activations kept" in line
+               for line in plan.report(load([*OPTIONS, *AUTO]), EIGHT))  # fmt: skip
 
 
 def test_a_run_plans_with_the_gpus_that_it_has():

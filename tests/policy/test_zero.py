@@ -41,6 +41,23 @@ def results(request, tmp_path_factory):
     return folder, torch.load(folder / f"results-{request.param}.pt"), request.param
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_compiled_layers_give_the_same_under_every_stage_that_leaves_weights_whole(tmp_path, reference):
+    stages = ["0-compiled", "1-compiled", "2-compiled"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", free_port()]
+    done = subprocess.run(
+        [*command, str(ROOT / "tests" / "policy" / "equivalence.py"), str(tmp_path), *stages],
+        capture_output=True, text=True, timeout=600, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    for stage, result in torch.load(tmp_path / "results-2.pt").items():
+        assert result["norms"] == pytest.approx(reference["norms"], rel=5e-5), stage
+        assert result["graphs"] > 0, f"{stage}: nothing was compiled"
+        for name, tensor in result["weights"].items():
+            assert torch.allclose(tensor, reference["weights"][name], atol=2e-4), (stage, name)
+
+
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
     """One plain process."""

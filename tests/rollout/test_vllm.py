@@ -6,6 +6,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from minirl.config.command_line import load
 from minirl.policy.policy import Policy
 from minirl.rollout.engines import build_engine
 from minirl.rollout.types import Rollout, SamplingParams
-from minirl.rollout.vllm import mask_ids_beyond
+from minirl.rollout.vllm import completion_of, mask_ids_beyond, rounding_of_tempered_logits
 from minirl.tiny import make as tiny
 from minirl.utils.distributed import Ranks
 from minirl.utils.errors import RunError
@@ -251,6 +252,38 @@ def test_more_tensor_parallel_ranks_than_processes_is_refused(tmp_path):
     assert "tensor_parallel=2 does not divide the 1 ranks" in launch(
         tmp_path / "a", "--rollout.vllm.tensor_parallel=2", expect=2
     )
+
+
+@pytest.mark.parametrize(("options", "code"), [((), 0), (("--rollout.logprob_diff_stop=0",), 1)])
+def test_a_run_with_an_engine_leaves_without_shutting_the_interpreter_down(tmp_path, options, code):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import atexit, os, runpy, sys\n"
+        "atexit.register(lambda: os.abort())\n"  # as an engine's threads do now and then
+        f"sys.argv = {['train.py', *RUN, '--run.steps=1', *options, '--run-dir', str(tmp_path / 'out')]!r}\n"
+        f"runpy.run_path({str(ROOT / 'train.py')!r}, run_name='__main__')\n"
+    )
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=120, cwd=ROOT, check=False,
+                          env=os.environ | {"PYTHONPATH": str(ROOT)})  # fmt: skip
+    assert done.returncode == code, done.stderr[-2000:]
+    assert "1/1 reward" in done.stdout
+    assert (code == 0) == (tmp_path / "out" / "summary.json").exists()
+    assert ("train.py: " in done.stderr) == (code == 1)
+
+
+def test_a_token_beyond_the_tokenizer_is_no_completion(engine):
+    logprobs = SimpleNamespace(start_indices=[0, 1], token_ids=[3, 21], logprobs=[-1.0, -2.0])
+    output = SimpleNamespace(token_ids=[3, 21], logprobs=logprobs, finish_reason="stop")
+    assert completion_of(output, 22).ids.tolist() == [3, 21]
+    with pytest.raises(RuntimeError, match="sampled token 21, padding beyond the tokenizer's 21"):
+        completion_of(output, 21)
+    assert engine.vocabulary == len(TOK)
+
+
+def test_tempered_logits_are_rounded_by_older_versions(monkeypatch):
+    for version, temperature, notes in (("0.26.0", 0.7, 1), ("0.26.0", 1.0, 0), ("0.32.0", 0.7, 0), ("0.33.1", 0.7, 0)):
+        monkeypatch.setattr("minirl.rollout.vllm.installed", lambda package, version=version: version)
+        assert len(rounding_of_tempered_logits(temperature)) == notes
 
 
 @pytest.mark.parametrize(

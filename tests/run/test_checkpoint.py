@@ -14,7 +14,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from benchmarks.kill_resume import free_port
 from minirl.config.command_line import load
@@ -22,7 +25,7 @@ from minirl.config.options import VerifierConfig
 from minirl.data.prompts import Prompt
 from minirl.policy.policy import Policy
 from minirl.run import checkpoint, shards
-from minirl.run.checkpoint import STARTING_WEIGHTS, Checkpoints, State, generators, restore_generators, weights_digest
+from minirl.run.checkpoint import STARTING_WEIGHTS, Checkpoints, State, checksum, generators, restore_generators, weights_digest
 from minirl.run.manifest import damage, digest_of, steps_of
 from minirl.tiny import make as tiny
 from minirl.utils.distributed import Ranks
@@ -30,7 +33,7 @@ from minirl.utils.errors import ConfigError, RunError
 from minirl.verify.types import Problem
 from tests.conftest import ROOT, mounted
 from tests.policy.equivalence import rollouts
-from tests.run.resumption import step, whole
+from tests.run.resumption import packed, step, whole
 
 TOK = tiny.tokenizer()
 
@@ -50,15 +53,15 @@ def fresh():
 
 
 def test_a_new_policy_with_the_shards_takes_the_very_same_next_step(policy, tmp_path):
-    (tmp_path / "one").write_bytes(shards.pack(policy))
+    (tmp_path / "one").write_bytes(packed(policy))
     resumed = fresh()
     shards.unpack(resumed, [tmp_path / "one"])
-    assert shards.pack(resumed) == (tmp_path / "one").read_bytes()
+    assert packed(resumed) == (tmp_path / "one").read_bytes()
     other = fresh()
     shards.unpack(other, [tmp_path / "one"])
     for p in (resumed, other):
         step(p, rollouts())
-    assert shards.pack(resumed) == shards.pack(other) != (tmp_path / "one").read_bytes()
+    assert packed(resumed) == packed(other) != (tmp_path / "one").read_bytes()
 
 
 def test_any_number_of_ranks_reads_what_any_number_wrote(policy, tmp_path):
@@ -66,21 +69,21 @@ def test_any_number_of_ranks_reads_what_any_number_wrote(policy, tmp_path):
     try:
         for rank in range(3):
             policy.ranks = SimpleNamespace(rank=rank, size=3, zero=None)
-            (tmp_path / str(rank)).write_bytes(shards.pack(policy))
+            (tmp_path / str(rank)).write_bytes(packed(policy))
     finally:
         policy.ranks = single
     paths = sorted(tmp_path.iterdir())
-    assert sum(len(p.read_bytes()) for p in paths) == pytest.approx(len(shards.pack(policy)), rel=0.1), "shared, not repeated"
+    assert sum(len(p.read_bytes()) for p in paths) == pytest.approx(len(packed(policy)), rel=0.1), "shared, not repeated"
     resumed = fresh()
     shards.unpack(resumed, paths)
     assert all(torch.equal(tensor, before[name]) for name, tensor in whole(resumed).items())
-    assert shards.pack(resumed) == shards.pack(policy)
+    assert packed(resumed) == packed(policy)
     with pytest.raises(ConfigError, match=r"has \d+ of \d+ elements of weight of parameter"):
         shards.unpack(resumed, paths[:2])
 
 
 def test_a_policy_that_has_taken_no_step_has_no_moments_to_save(tmp_path):
-    (tmp_path / "one").write_bytes(shards.pack(fresh()))
+    (tmp_path / "one").write_bytes(packed(fresh()))
     resumed = fresh()
     shards.unpack(resumed, [tmp_path / "one"])
     assert not resumed.optimizer.state
@@ -108,6 +111,27 @@ def test_two_ranks_resume_to_the_bit_plain_and_under_every_stage(tmp_path):
             assert torch.equal(after[name], after2[name]), (case, name)
             assert torch.equal(result["from plain"][name], plain[name].to(tensor.dtype)), (case, name)
         assert any(not torch.equal(tensor, after[name]) for name, tensor in before.items()), f"{case} has trained"
+
+
+@pytest.mark.parametrize(("background", "copies"), [("true", 1.2), ("false", 0.2)])
+def test_a_checkpoint_takes_the_memory_of_one_copy_in_the_background_and_of_none_at_once(tmp_path, background, copies):
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "run" / "memory_of_checkpoints.py"), str(tmp_path), background],
+        capture_output=True, text=True, timeout=200, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    measured = json.loads(done.stdout.splitlines()[-1])
+    assert measured["tensors"] > 2e8
+    assert measured["growth"] < copies * measured["tensors"], measured
+
+
+def test_the_file_of_shards_is_what_safetensors_reads_and_writes(tmp_path):
+    tensors = {"weight:3:a.b": torch.randn(7), "step:3:a.b": torch.tensor(4.0), "exp_avg:0:b": torch.randn(2, 3)[:, 1]}
+    content = b"".join(shards.serialised(tensors))
+    read = safetensors.torch.load(content)
+    assert read.keys() == tensors.keys()
+    assert all(torch.equal(read[name], tensor) for name, tensor in tensors.items())
+    assert len(content) == len(safetensors.torch.save({name: t.contiguous() for name, t in tensors.items()}))
 
 
 # ---- generators ------------------------------------------------------------------------------------------------------------
@@ -296,14 +320,14 @@ def test_or_ends_the_run(policy, tmp_path, background):
 
 def test_what_is_written_in_the_background_is_of_its_own_step_and_published_later(policy, tmp_path):
     made = checkpoints(tmp_path, "--run.save_every=2", "--run.save_in_background=true")
-    expected = shards.pack(policy)
+    expected = packed(policy)
     made.after_step(policy, State(step=2, position=7), now=False)
     assert made.pending
     assert kept(tmp_path) == []
     step(policy, rollouts())
     made.settle()
     folder = tmp_path / "checkpoints" / "step000002"
-    assert (folder / "rank000.safetensors").read_bytes() == expected != shards.pack(policy)
+    assert (folder / "rank000.safetensors").read_bytes() == expected != packed(policy)
     costs = made.pop_costs()
     assert costs["checkpoint/seconds"] > 0
     assert costs["checkpoint/bytes"] == sum(p.stat().st_size for p in folder.iterdir() if p.name != "manifest.json")
@@ -349,3 +373,25 @@ def test_the_digest_of_weights_sees_one_of_them_and_not_how_they_are_kept():
     assert weights_digest(one) != (changed := weights_digest(other))
     other.model.bfloat16()
     assert weights_digest(other) == changed
+
+
+@given(st.integers(1, 50), st.data())
+def test_a_checksum_sees_any_one_number_and_does_not_depend_on_the_pieces(size, data):
+    numbers = torch.randn(size, generator=torch.Generator().manual_seed(size))
+    total = checksum(numbers)
+    assert total == checksum(numbers.to(torch.bfloat16)) == checksum(numbers, piece=8)
+    changed = numbers.clone()
+    changed[data.draw(st.integers(0, size - 1))] *= 1.01
+    assert checksum(changed) != total
+    if size > 1:
+        assert checksum(numbers.roll(1)) != total
+
+
+def test_a_checksum_is_the_sum_of_its_words_by_their_positions():
+    # 1.0 is 0x3F80 in bfloat16; the first weight is 1, since position 0 times anything is 0
+    assert checksum(torch.tensor([1.0])) == 0x3F80
+    assert checksum(torch.tensor([0.0, 0.0, 0.0, 1.0])) == 0x3F80 << 48
+    position = -7046029254386353131 % 2**64
+    signed = position - 2**64 if position >= 2**63 else position
+    weight = 2 * (signed ^ (signed >> 29)) + 1
+    assert checksum(torch.tensor([0.0, 0, 0, 0, 1.0])) == 0x3F80 * weight % 2**64

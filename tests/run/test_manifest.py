@@ -12,8 +12,8 @@ from minirl.run.manifest import NEEDED, damage, publish, write
 @pytest.fixture
 def saved(tmp_path):
     temporary = tmp_path / "step000004.tmp"
-    entries = write(temporary, {"state.json": b"one", "surplus.npz": b"\x00" * 5000})
-    return publish(temporary, entries | write(temporary, {"rank000.safetensors": b"", "rank000.json": b"{}"}))
+    entries = write(temporary, {"state.json": [b"on", b"e"], "surplus.npz": [b"\x00" * 5000]})
+    return publish(temporary, entries | write(temporary, {"rank000.safetensors": [], "rank000.json": [b"{}"]}))
 
 
 def test_a_published_checkpoint_is_whole_and_its_temporary_folder_gone(saved):
@@ -35,8 +35,8 @@ def test_a_published_checkpoint_is_whole_and_its_temporary_folder_gone(saved):
         (lambda f: os.truncate(f / "manifest.json", 9), "manifest.json is damaged"),
         (lambda f: (f / "manifest.json").write_text("[]"), "manifest.json is damaged"),
         (lambda f: (f / "manifest.json").write_text('{"format": 99}'), "format 99 is of another version"),
-        (lambda f: (f / "manifest.json").write_text('{"format": 2, "files": {}}'), "manifest.json does not name state.json"),
-        (lambda f: (f / "manifest.json").write_text(f'{{"format": 2, "files": {json.dumps(NEEDED)}}}'), "is damaged"),
+        (lambda f: (f / "manifest.json").write_text('{"format": 3, "files": {}}'), "manifest.json does not name state.json"),
+        (lambda f: (f / "manifest.json").write_text(f'{{"format": 3, "files": {json.dumps(NEEDED)}}}'), "is damaged"),
     ],
 )
 def test_every_kind_of_damage_has_its_sentence(saved, harm, says):
@@ -53,10 +53,10 @@ def test_ranks_share_the_reading(saved):
 def test_a_disk_that_gives_back_something_else_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(manifest, "digest_of", lambda path: "0")
     with pytest.raises(OSError, match="does not hold what was written"):
-        write(tmp_path, {"a": b"one"})
+        write(tmp_path, {"a": [b"one"]})
 
 
 def test_a_rank_with_another_run_folder_is_an_error(tmp_path):
-    entries = write(tmp_path / "step000004.tmp", {"a": b"one"})
+    entries = write(tmp_path / "step000004.tmp", {"a": [b"one"]})
     with pytest.raises(OSError, match=r"does not see .*rank001\.json: all ranks must have the same run folder"):
         publish(tmp_path / "step000004.tmp", entries | {"rank001.json": [3, "0"]})

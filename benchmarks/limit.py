@@ -1,0 +1,218 @@
+"""Seconds of a step at the limit of the hardware and in good practice: python -m benchmarks.limit CONFIG.yaml [CONFIG.yaml ...]
+
+For each config, on the GPUs of its plan section, by phase: at the limit (every product at the peak, every byte at full
+bandwidth, nothing thrown away or computed twice, no tail) and as estimated in practice. Lengths are log-normal, then cut.
+    --mean 2048 --sigma 1   of a response before it is cut           --prompt 150   tokens of a prompt
+    --kept 0.5 0.85         shares of groups that dynamic sampling keeps, a column each
+    --gpu H200              one of minirl/policy/limit.py
+--hardware: products and bandwidth that this machine reaches, measured.
+--check: a model's update and decoding on this machine, measured, beside the limit by what --hardware measures.
+
+In practice (PRACTICE below): shares of the peaks that are reached, and the engine's work for each sequence and pass.
+The 27 us were measured on one H200 with vLLM 0.26 and a 0.6B model; the others are published or usual, not measured by us.
+"""
+
+import argparse
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import SHAPES, Rows, qwen3_config, table
+
+# Shares of bandwidth and products that decoding reaches, seconds on the host a sequence and pass; MFU of the update without and
+# with compiled layers; sleep, wake and push of an engine, seconds; bytes a second of a checkpoint, to disk and to host memory.
+PRACTICE = {
+    "bandwidth": 0.8, "products": 0.7, "host": 27e-6, "update": 0.40, "update compiled": 0.46, "sync": 1.0, "disk": 2e9,
+    "copy": 20e9,
+}  # fmt: skip
+
+
+def batches(config: Any, kept: float) -> tuple[list[int], float]:
+    """(groups of each generation batch of a usual step, groups carried over), as `collect_batch` of train.py sizes them when a
+    share `kept` of groups is kept."""
+    r = config.rollout
+    if not config.algorithm.dynamic_sampling:
+        return [r.prompts], 0.0
+    carried, sizes = 0.0, list[int]()
+    for _ in range(20):  # until what is carried over settles
+        have, sizes, expected = carried, [], 1 / r.oversample
+        while have < r.prompts - 0.5 and len(sizes) < r.max_generation_batches:
+            most = math.ceil(max(2, r.oversample) * r.prompts)
+            sizes.append(min(math.ceil((r.prompts - have) / expected), most))
+            have += sizes[-1] * kept
+            expected = kept
+        carried = min(have - r.prompts, r.prompts / 2) if r.carry_over else 0.0
+    return sizes, carried
+
+
+def estimate(config: Any, model: Any, hardware: Any, arguments: argparse.Namespace, kept: float) -> dict[str, float]:
+    """Seconds by phase: "limit ..." and in practice."""
+    import numpy as np
+
+    from minirl.policy import limit, plan
+
+    config = plan.fitted(config, model)
+    r, a, p = config.rollout, config.algorithm, config.plan
+    rng = np.random.default_rng(0)
+
+    def draw(count: int, n: int = r.group_size) -> list[Any]:
+        drawn = rng.lognormal(math.log(arguments.mean) - arguments.sigma**2 / 2, arguments.sigma, (count, n))
+        lengths = drawn.clip(1, r.max_response_tokens).round().astype(int).tolist()
+        return [limit.Group(arguments.prompt, row) for row in lengths]
+
+    sizes, _ = batches(config, kept)
+    trained = draw(r.prompts)
+    generated = trained + [replace(group, kept=False) for group in draw(max(0, sum(sizes) - r.prompts))]
+    steps = r.prompts // a.mini_batch_prompts * a.epochs
+    scored = 0.0 if a.old_logprobs == "rollout" else 1.0 if a.epochs > 1 or a.rollout_is != "none" else 1 - 1 / steps
+    setting = limit.Setting(
+        p.gpus, r.max_sequences, 2 if config.model.dtype == "bfloat16" else 4, bool(config.model.gradient_checkpointing),
+        a.epochs, scored, r.vllm.tensor_parallel,
+    )  # fmt: skip
+    best = limit.step_limit(model, hardware, generated, trained, replace(setting, scored=0.0))
+    flops, bandwidth = hardware.flops * PRACTICE["products"], hardware.bandwidth * PRACTICE["bandwidth"]
+    slower = replace(hardware, flops=flops, bandwidth=bandwidth)
+    sampling = 0.0
+    for size in sizes:  # one after the other, each to its last token
+        sampling += limit.decode_seconds(model, slower, draw(size), setting, PRACTICE["host"])[1]
+    evaluation = limit.decode_seconds(
+        model, slower, draw(config.eval.during_problems, config.eval.samples), setting, PRACTICE["host"]
+    )[1]
+    mfu = PRACTICE["update compiled" if config.model.compile_layers else "update"]
+    forward = limit.trainer_flops(model, trained) / (hardware.flops * p.gpus) / mfu
+    state = 12 * model.parameters / p.gpus
+    checkpoint = state / PRACTICE["copy" if config.run.save_in_background else "disk"]
+    practice = {
+        "sampling": sampling,
+        "old log-probs": scored * forward,
+        "update": (4 if setting.recompute else 3) * forward * a.epochs,
+        "sync": PRACTICE["sync"],
+        "evaluation": evaluation / config.eval.every if config.eval.every else 0.0,
+        "checkpoints": checkpoint / config.run.save_every if config.run.save_every else 0.0,
+    }
+    return {
+        "generation batches": float(len(sizes)), "groups sampled": float(sum(sizes)), **practice,
+        "step": sum(practice.values()),
+        "one evaluation": evaluation, "limit: sampling": best["limit/generation"], "limit: update": best["limit/update"],
+        "limit: step": best["limit/step"], "share of the limit": best["limit/step"] / sum(practice.values()),
+    }  # fmt: skip
+
+
+def check(hardware: Any, seconds: float = 3.0) -> list[dict[str, Any]]:
+    """A row each for an update and for decoding with the transformers engine: measured, at the limit, and the share."""
+    import numpy as np
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    from minirl.policy import limit, plan
+
+    # Wide and shallow: products of 1,024 x 4,096 are large enough to run at the peak, and little is done beside them.
+    config = Qwen3Config(
+        hidden_size=1024, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=4, head_dim=128,
+        intermediate_size=4096, vocab_size=4096, tie_word_embeddings=True,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model, sizes = Qwen3ForCausalLM(config), plan.measure(config)
+    rows = []
+
+    from functools import partial
+
+    from minirl.policy.logprobs import LogprobHead
+    from minirl.policy.meter import best_seconds
+    from minirl.policy.micro_batches import packed_micro_batch
+    from minirl.policy.model import with_fused_norms
+    from minirl.rollout.types import Completion, Rollout
+    from minirl.verify.types import Verdict
+
+    model.set_attn_implementation("packed")
+    head = LogprobHead(with_fused_norms(model), 1.0, 4096, False)
+    rng = np.random.default_rng(0)
+    for longest in (64, 256):
+        lengths = np.clip(rng.lognormal(np.log(longest / 2) - 0.125, 0.5, 1024 // longest * 2), 2, longest).astype(int).tolist()
+        prompt = rng.integers(0, 4096, 16).tolist()
+        rollouts = [
+            Rollout(0, "", "", prompt, Completion(rng.integers(0, 4096, n, np.int32), np.zeros(n, np.float32), "stop"), 0, "",
+                    Verdict("wrong"), 0.0)
+            for n in lengths
+        ]  # fmt: skip
+        batch = packed_micro_batch(rollouts, list(range(len(rollouts))))
+
+        def update(batch: Any = batch) -> None:
+            head(batch.inputs, batch.logit_index, batch.targets, False)[0].sum().backward()
+
+        needed = 3 * limit.trainer_flops(sizes, [limit.Group(16, lengths)]) / hardware.flops
+        rows.append({"phase": f"update, {sum(lengths)} tokens", "measured s": best_seconds(update, seconds), "limit s": needed})
+
+    from minirl.rollout.hf import TransformersEngine
+    from minirl.rollout.types import SamplingParams
+
+    model.eval()
+    for count, longest in ((1, 32), (64, 32)):
+        engine = TransformersEngine(model, [], 4096, 512, partial(torch.autocast, "cpu", torch.bfloat16, enabled=False))
+        params = SamplingParams(count, 1.0, longest)
+
+        def decode(engine: Any = engine, params: Any = params) -> None:
+            list(engine.generate([list(range(16))], params, [1]))
+
+        group = limit.Group(16, [longest] * count)
+        needed = limit.decode_seconds(sizes, hardware, [group], limit.Setting(1, 512, 4))[1]
+        rows.append(
+            {"phase": f"decoding, {count} x {longest} tokens", "measured s": best_seconds(decode, seconds), "limit s": needed}
+        )
+    return [row | {"limit / measured": row["limit s"] / row["measured s"]} for row in rows]
+
+
+def main() -> None:
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("configs", nargs="*", help="presets, and options --section.key=value for the one before them")
+    parser.add_argument("--mean", type=float, default=2048)
+    parser.add_argument("--sigma", type=float, default=1.0)
+    parser.add_argument("--prompt", type=int, default=150)
+    parser.add_argument("--kept", type=float, nargs="+", default=[0.5, 0.85])
+    parser.add_argument("--gpu", default="H200")
+    parser.add_argument("--hardware", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--rows", help="with --hardware or --check: file for a JSON line a row; rows that it has are skipped")
+    arguments = parser.parse_args()
+    if arguments.hardware or arguments.check:
+        from minirl.policy.meter import measured_hardware
+
+        here = measured_hardware()
+        row: dict[str, Any] = {"device": here.name, "TFLOP/s": here.flops / 1e12, "GB/s": here.bandwidth / 1e9}
+        rows = check(here) if arguments.check else []
+        print("\n\n".join(table(shown) for shown in ([row], rows) if shown))
+        if arguments.rows:
+            for name, made in (("hardware", [row]), ("limit", rows)):
+                for each in made:
+                    Rows(name, arguments.rows).add(each)
+        return
+    if not arguments.configs:
+        sys.exit("limit.py: name a config, or --hardware or --check")
+    from minirl.config.command_line import load
+    from minirl.policy.limit import hardware_of
+    from minirl.policy.model import model_config
+    from minirl.policy.plan import measure
+
+    def described(config: Any) -> Any:
+        """The model's config: of a Qwen3 by its size, without asking the Hub."""
+        size = next((size for size in SHAPES if f"/qwen3-{size}" in config.model.path.lower()), None)
+        return model_config(config.model) if size is None else qwen3_config(size)
+
+    hardware = hardware_of(arguments.gpu)
+    if hardware is None:
+        sys.exit(f"limit.py: no GPU called {arguments.gpu!r} is in minirl/policy/limit.py")
+    shown: dict[str, dict[str, Any]] = {}
+    for path in arguments.configs:
+        config = load([path])
+        model = measure(described(config))
+        for kept in arguments.kept:
+            for phase, value in estimate(config, model, hardware, arguments, kept).items():
+                shown.setdefault(phase, {"seconds": phase})[f"{Path(path).stem}, kept {kept:g}"] = value
+    print(table(list(shown.values())))
+
+
+if __name__ == "__main__":
+    main()

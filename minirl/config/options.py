@@ -19,6 +19,7 @@ LOSS_AGG_MODES = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"
 KL_ESTIMATORS = ("k1", "k2", "k3")
 ROLLOUT_IS = ("none", "truncate", "mask", "sequence_truncate", "sequence_mask", "sequence_reject")
 KEEP = ("accuracy", "reward")
+TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
 
 
 def items(default: list | dict, text: str) -> Any:
@@ -269,6 +270,9 @@ class RunConfig:
         3, "groups of each step written to rollouts/ as JSON: the one shaped most, an unselected one, a dropped one ...",
         minimum=0,
     )  # fmt: skip
+    trackers: list[str] = items(
+        [], f"experiment trackers, offline unless the environment says otherwise: {', '.join(TRACKERS)}"
+    )
     save_every: int = option(10, "steps between checkpoints; 0: only at the end, when stopped, and of a new best", minimum=0)
     keep: int = option(2, "newest checkpoints kept, besides the best by held-out pass@1", minimum=1)
     save_batches: int = option(

@@ -129,11 +129,13 @@ def same(a, b, tolerance):
 
 def test_saved_rollouts_are_for_reading(finished):
     rows = [json.loads(line) for line in (finished[0] / "rollouts" / "step000001.jsonl").read_text().splitlines()]
-    assert len(rows) == 2 * 4
+    assert len(rows) == 3 * 4, "three groups"
+    assert any(row["advantage"] is not None for row in rows)
     for row in rows:
         assert row["status"] in ("right", "wrong")
         assert row["reward"] == float(row["status"] == "right")
-        assert (row["advantage"] > 0) == (row["status"] == "right")
+        assert ("dropped" in row) == (row["advantage"] is None)
+        assert "dropped" in row or (row["advantage"] > 0) == (row["status"] == "right")
         assert row["status"] == "wrong" or row["response"].endswith(f";\\boxed{{{row['gold']}}}")
 
 

@@ -3,6 +3,7 @@
     eval.py MODEL... --suite math --out DIR                       # a folder, a run folder of train.py, a Hub name, "embedded"
     eval.py before=PATH after=PATH --benchmark aime2025 --out DIR --engine vllm
     torchrun --nproc_per_node 8 eval.py MODEL --suite code --out DIR --engine vllm
+    eval.py RUN@40 RUN@80 --suite math --out DIR                  # the checkpoints of a run after these steps
     eval.py MODEL --data my.jsonl --samples 8 --out DIR           # rows {problem, answer} or {prompt, tests, entry_point}
     eval.py --responses theirs.jsonl --benchmark gsm8k --out DIR  # responses that somebody else sampled
     eval.py --check --suite math --data-dir FOLDER --out DIR      # gold answers and canonical programs must all be right
@@ -45,6 +46,11 @@ def command_line(argv: Sequence[str]) -> argparse.Namespace:
         default=[],
         metavar="KEY=VALUE",
         help="change a key of the chosen benchmarks: grader=mathruler",
+    )
+    add(
+        "--as-published",
+        action="store_true",
+        help="the published setting where ours differs: grader mathruler, 1 sample of code",
     )
     add("--samples", type=int, help="responses to each problem, except of greedy benchmarks")
     add("--max-tokens", type=int, help="a response is cut after so many tokens")
@@ -192,7 +198,7 @@ def check_k(o: argparse.Namespace, loaded: Sequence[Loaded]) -> None:
 
 def changed(b: Benchmark, o: argparse.Namespace) -> Benchmark:
     """The record with the command line's changes."""
-    changes: dict[str, Any] = {}
+    changes: dict[str, Any] = dict(b.as_published) if o.as_published else {}
     for text in o.set:
         key, equals, value = text.partition("=")
         require(bool(equals), f"--set takes KEY=VALUE, not {text!r}")

@@ -77,7 +77,10 @@ def test_a_run_leaves_what_its_contract_says(finished):
     assert [row["step"] for row in rows] == [1, 2]
     assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert "![curves](curves.png)" in (folder / "report.md").read_text()
-    for text in ("first prompt, as the model sees it: '<user>", "one step 4 prompts x 4 samples = 16 rollouts", "1/2 reward"):
+    for text in (
+        "first prompt, as the model sees it: '<user>", "one step 4 prompts x 4 samples = 16 rollouts", "\nstep   acc reward ",
+        "\n 1/2 0.", "; float32; engine transformers; model embedded",
+    ):  # fmt: skip
         assert text in printed
 
 

@@ -2,7 +2,8 @@
 
     python -m minirl.analysis diversity     EVAL... [--before LABEL] [--after LABEL]    error diversity against improvement
     python -m minirl.analysis breakthroughs EVAL... [--before LABEL] [--after LABEL]    problems at 0/n that are solved after
-    python -m minirl.analysis dynamics      RUN RUN...                                  training dynamics of runs
+    python -m minirl.analysis case          EVAL... [--problem ID]                      one problem's wrong answers, excerpts
+    python -m minirl.analysis dynamics      RUN RUN... [--problems N]                   training dynamics of runs
     python -m minirl.analysis ngrams        EVAL...                                     3-gram similarity in and between classes
     python -m minirl.analysis judge         EVAL... --endpoint URL --judge MODEL        an LLM on shared error roots
     python -m minirl.analysis embeddings    EVAL... --embedder MODEL                    cosines of deceptive pairs and triples
@@ -32,10 +33,10 @@ def command_line(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     commands = parser.add_subparsers(dest="name", required=True, metavar="NAME")
     made = {}
-    for name in ("diversity", "breakthroughs", "dynamics", "ngrams", "judge", "embeddings", "paper", "ranking"):
+    for name in ("diversity", "breakthroughs", "case", "dynamics", "ngrams", "judge", "embeddings", "paper", "ranking"):
         made[name] = commands.add_parser(name, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
         made[name].add_argument("--out", type=Path, default=Path("analysis"), metavar="DIR", help="folder of the results")
-        if name not in ("dynamics", "paper", "ranking"):
+        if name not in ("case", "dynamics", "paper", "ranking"):
             made[name].add_argument("--seed", type=int, default=0, help="of intervals and of chosen pairs")
         if name not in ("paper", "ranking"):
             made[name].add_argument("inputs", nargs="+", metavar="RUN" if name == "dynamics" else "EVAL")
@@ -48,11 +49,13 @@ def command_line(argv: Sequence[str] | None) -> argparse.Namespace:
         made[name].add_argument(
             "--after", action="append", default=[], metavar="LABEL", help="a model after training; all others otherwise"
         )
-    for name in ("ngrams", "judge", "embeddings"):
+    for name in ("case", "ngrams", "judge", "embeddings"):
         made[name].add_argument(
             "--model", action="append", default=[], metavar="LABEL", help="only this model; may be repeated"
         )
         made[name].add_argument("--answers-only", action="store_true", help="leave out wrong responses without an answer")
+    made["case"].add_argument("--problem", metavar="ID", help="its id, or 'BENCHMARK ID'; else one with many classes")
+    made["dynamics"].add_argument("--problems", type=int, metavar="N", help="training problems in an epoch, for means by epoch")
     add = made["embeddings"].add_argument
     add("--embedder", required=True, metavar="MODEL", help="sentence-embedding model: a Hugging Face folder or name")
     add("--threshold", type=float, default=0.95, help="cosine above which a clustering would merge")
@@ -61,7 +64,8 @@ def command_line(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--endpoint", default=os.environ.get("OPENAI_BASE_URL"), metavar="URL", help="such as http://localhost:8000/v1")
     add("--judge", required=True, metavar="MODEL", help="its name at the endpoint")
     add("--key-variable", default="OPENAI_API_KEY", metavar="NAME", help="environment variable with the key")
-    add("--pairs", type=int, default=3, help="at most so many pairs of one class, and of two, a problem")
+    add("--prompt", choices=["ours", "paper"], default="ours", help="the question; paper: with the paper's pairs")
+    add("--pairs", type=int, default=3, help="at most so many pairs of one class, and of two, a problem; not of --prompt paper")
     add("--max-chars", type=int, default=24_000, help="longer responses lose their middle")
     add("--request", type=json.loads, default={}, metavar="JSON",
         help='changes of the request, as {"max_tokens": null, "max_completion_tokens": 4096}')  # fmt: skip
@@ -74,14 +78,26 @@ def command_line(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def run(o: argparse.Namespace) -> None:
     """One analysis. Imports late: help should not take seconds."""
-    from minirl.analysis import breakthroughs, diversity, dynamics, embeddings, judge, ngrams, output, paper, ranking, samples
+    from minirl.analysis import (
+        breakthroughs,
+        case,
+        diversity,
+        dynamics,
+        embeddings,
+        judge,
+        ngrams,
+        output,
+        paper,
+        ranking,
+        samples,
+    )  # fmt: skip
 
     if o.name == "paper":
         output.save(o.out, "The paper's arithmetic", paper, paper.analyse())
     elif o.name == "ranking":
         output.save(o.out, "Did the microscope predict it?", ranking, ranking.analyse(*ranking.load(o.microscope, o.results)))
     elif o.name == "dynamics":
-        output.save(o.out, "Training dynamics", dynamics, dynamics.analyse(*dynamics.load_runs(o.inputs)))
+        output.save(o.out, "Training dynamics", dynamics, dynamics.analyse(*dynamics.load_runs(o.inputs), o.problems))
     elif o.name in ("diversity", "breakthroughs"):
         before, base, methods = samples.before_and_after(samples.load(o.inputs), o.before, o.after)
         module = diversity if o.name == "diversity" else breakthroughs
@@ -91,7 +107,9 @@ def run(o: argparse.Namespace) -> None:
         models = samples.chosen(samples.load(o.inputs), o.model)
         if o.answers_only:
             models = samples.answered(models)
-        if o.name == "ngrams":
+        if o.name == "case":
+            output.save(o.out, "Case study", case, case.analyse(models, o.problem))
+        elif o.name == "ngrams":
             output.save(o.out, "3-gram similarity of wrong responses", ngrams, ngrams.analyse(models, o.seed))
         elif o.name == "embeddings":
             found = embeddings.analyse(models, embeddings.Embedder(o.embedder), o.threshold, o.text, o.seed)

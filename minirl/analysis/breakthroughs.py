@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from scipy.stats import binomtest
 
 from minirl.analysis.output import Table
 from minirl.analysis.samples import Key, Problems
@@ -40,10 +41,20 @@ def analyse(before: Problems, methods: Mapping[str, Problems], seed: int) -> dic
         "total": row(np.full(len(hard), True)),
         "rate": mean_intervals({m: 1.0 * x for m, x in solved.items()}, seed),
         "differences": {m: paired_difference([(1.0 * solved[first], 1.0 * x)], seed) for m, x in solved.items() if m != first},
+        "mcnemar": {m: mcnemar(solved[first], x) for m, x in solved.items() if m != first},
         "without_verdict": {m: sum(not p[k].judged for k in hard) for m, p in methods.items()},
         "problems": [{"benchmark": k[0], "problem": before[k].samples[0]["problem"], "index": k[1]}
                      | {m: bool(x[i]) for m, x in solved.items()} for i, k in enumerate(hard)],
     }  # fmt: skip
+
+
+def mcnemar(first: Any, other: Any) -> dict[str, Any]:
+    """{other_only, first_only, p} of two methods, bool[P] whether each solved a problem: the exact two-sided McNemar test of
+    whether those that only one of them solved split as a coin would; p is 1 without any."""
+    other_only, first_only = int((other & ~first).sum()), int((first & ~other).sum())
+    discordant = other_only + first_only
+    p = float(binomtest(other_only, discordant).pvalue) if discordant else 1.0
+    return {"other_only": other_only, "first_only": first_only, "p": p}
 
 
 def rows_of(result: Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -70,7 +81,9 @@ def tables(result: Mapping[str, Any]) -> list[str | Table]:
         f"by bootstrap over problems. Samples a problem after: {samples}.",
         table,
         *[f"{m} minus {methods[0]}: {100 * d['mean']:+.1f} points [{100 * d['low']:+.1f}, {100 * d['high']:+.1f}], "
-          f"p = {d['p']:.4f} (paired, sign-flip permutation)." for m, d in result["differences"].items()],
+          f"p = {d['p']:.4f} (paired, sign-flip permutation); solved by {m} but not by {methods[0]} "
+          f"{result['mcnemar'][m]['other_only']}, the reverse {result['mcnemar'][m]['first_only']}, "
+          f"p = {result['mcnemar'][m]['p']:.4f} (exact McNemar)." for m, d in result["differences"].items()],
         *(["Counted as not solved for want of a verdict: " + ", ".join(without) + "."] if without else []),
     ]  # fmt: skip
 

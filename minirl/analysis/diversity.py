@@ -41,6 +41,13 @@ def quartile_means(diversity: Floats, values: Floats, counts: Floats) -> Floats:
     return (share * total[:, None]).sum(axis=2) / edges[:, 1]
 
 
+def quartile_ranges(diversity: Floats) -> list[tuple[float, float]]:
+    """(least, most) diversity of the problems in each of the four quartiles of float[P]; a problem that a boundary cuts is in
+    both."""
+    ordered, count = np.sort(diversity), len(diversity)
+    return [(float(ordered[count * q // 4]), float(ordered[-(-count * (q + 1) // 4) - 1])) for q in range(4)]
+
+
 def quartiles(diversity: Floats, before: Floats, after: Floats, *, seed: int, resamples: int = RESAMPLES) -> dict[str, Any]:
     """Improvement rate, the share of problems whose pass rate rose, by quartile; bootstrap over problems, each cut anew."""
     improved, single = (after > before).astype(float), np.ones((1, len(before)))
@@ -61,6 +68,7 @@ def quartiles(diversity: Floats, before: Floats, after: Floats, *, seed: int, re
         "improved": entries[:4],
         "top_minus_bottom": entries[4],
         "diversity": quartile_means(diversity, diversity, single)[0],
+        "diversity_range": quartile_ranges(diversity),
         "pass_rate_before": quartile_means(diversity, before, single)[0],
     }
 
@@ -101,6 +109,8 @@ def tables(result: Mapping[str, Any]) -> list[str | Table]:
             cells = [percent(entry) for entry in (*found["improved"], found["top_minus_bottom"])]
             rates.append([label, COHORTS[cohort], str(found["problems"]), *cells])
             inside.append([label, COHORTS[cohort], "mean error diversity", *(f"{x:.3f}" for x in found["diversity"])])
+            spread = [f"{least:.3f} to {most:.3f}" for least, most in found["diversity_range"]]
+            inside.append([label, COHORTS[cohort], "range of error diversity", *spread])
             inside.append([label, COHORTS[cohort], "mean pass rate, %", *(f"{100 * x:.1f}" for x in found["pass_rate_before"])])
     left = [f"{n} of {label}" for label, n in result["left_out"].items() if n]
     return [
@@ -120,19 +130,22 @@ def draw(result: Mapping[str, Any], plt: Any) -> Any:
     labels = list(result["methods"])
     width = 0.8 / len(labels)
     for axis, (cohort, title) in zip(axes, COHORTS.items(), strict=True):
-        sizes = []
+        sizes: list[int] = []
+        ticks = ["Q1", "Q2", "Q3", "Q4"]
         for i, label in enumerate(labels):
             found = result["methods"][label][cohort]
             if found is None:
                 continue
+            if not sizes:
+                ticks = [f"Q{q}\n{low:.2f} to {high:.2f}" for q, (low, high) in enumerate(found["diversity_range"], 1)]
             sizes.append(found["problems"])
             means, errors = bars(found["improved"])
             axis.bar(np.arange(4) + (i - (len(labels) - 1) / 2) * width, means, width, yerr=errors, capsize=3, label=label)
         axis.set_title(f"{title} ({', '.join(map(str, sorted(set(sizes)))) or 'none'})")
-        axis.set_xticks(range(4), ["Q1\nleast diverse", "Q2", "Q3", "Q4\nmost diverse"])
+        axis.set_xticks(range(4), ticks)
         if not sizes:
             axis.text(1.5, 50, "fewer than 4 problems", ha="center")
-        axis.set(xlabel="error diversity before training", xlim=(-0.6, 3.6), ylim=(0, 105))
+        axis.set(xlabel="quartile of error diversity before training, and its range", xlim=(-0.6, 3.6), ylim=(0, 105))
     axes[0].set_ylabel("improved, % of problems")
     axes[0].legend()
     return figure

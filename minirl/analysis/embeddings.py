@@ -16,10 +16,11 @@ from minirl.verify.types import RIGHT, WRONG
 
 COMPARED = {
     "same": "two wrong, same class",
-    "different": "two wrong, different classes (deceptive pairs)",
+    "different": "two wrong, different classes",
     "right": "right and wrong",
-    "triple": "right, wrong, other wrong (deceptive triples)",
+    "triple": "right, wrong, other wrong",
 }
+LEVELS = (0.99, 0.98, 0.95)  # cosines above which the paper counts triples
 MODULES = ("Transformer", "Pooling", "Normalize")
 POOLINGS = ("mean_tokens", "cls_token", "lasttoken")
 
@@ -101,6 +102,19 @@ def cosines(right: Floats, wrong: Floats, labels: Sequence[str]) -> dict[str, Fl
     return {"same": pairs[equal], "different": pairs[~equal], "right": across.ravel(), "triple": triples.ravel()}
 
 
+def deceptive(vectors: Floats, right: bool) -> tuple[Floats, Floats]:
+    """(cosines of pairs, the least cosine of each triple) of one response for each different answer: unit vectors float[A, D],
+    the first of them a right one if `right`. Pairs: of any two; triples: the right one and two wrong ones.
+
+    A pair above a threshold is deceptive: it looks alike, and the answers differ.
+    """
+    one, other = np.triu_indices(len(vectors), 1)
+    pairs = (vectors[one] * vectors[other]).sum(axis=1)
+    if not right:
+        return pairs, np.zeros(0)
+    return pairs, cosines(vectors[:1], vectors[1:], [str(i) for i in range(len(vectors) - 1)])["triple"]
+
+
 def auc(same: Floats, different: Floats) -> float:
     """The chance that a pair of one class is more similar than one of two, ties half; NaN without pairs of both sorts."""
     if not len(same) or not len(different):
@@ -111,8 +125,10 @@ def auc(same: Floats, different: Floats) -> float:
 
 
 def analyse(models: Mapping[str, Problems], embedder: Embedder, threshold: float, text: str, seed: int) -> dict[str, Any]:
-    """{model: {pair: cosine, above (means over problems), pairs, pooled (share of all pairs above)}, auc}."""
+    """{model: {pair: cosine, above (means over problems), pairs, pooled (share of all pairs above)}, auc}; deceptive: counts of
+    pairs and triples of one response for each different answer, the first of each, the right one among them."""
     result: dict[str, Any] = {"threshold": threshold, "text": text, "models": {}, "cosines": {}, "without_answer": {}}
+    result["deceptive"] = {}
     for label, problems in models.items():
         samples = [(key, row) for key, attempts in problems.items() for row in (*attempts.right, *attempts.wrong)]
         kept = [(key, row) for key, row in samples if text == "response" or row["key"] is not None]
@@ -121,11 +137,13 @@ def analyse(models: Mapping[str, Problems], embedder: Embedder, threshold: float
         by_problem: dict[Key, list[int]] = {}
         for i, (key, _) in enumerate(kept):
             by_problem.setdefault(key, []).append(i)
-        rows = []
+        rows, distinct = [], []
         for mine in by_problem.values():
             right = [i for i in mine if kept[i][1]["status"] == RIGHT]
             wrong = [i for i in mine if kept[i][1]["status"] == WRONG]
             rows.append(cosines(vectors[right], vectors[wrong], [kept[i][1]["label"] for i in wrong]))
+            firsts = {kept[i][1]["label"]: i for i in reversed(wrong)}
+            distinct.append(deceptive(vectors[[*right[:1], *firsts.values()]], bool(right)))
         pooled = {pair: np.concatenate([row[pair] for row in rows] or [np.zeros(0)]) for pair in COMPARED}
         if not len(pooled["different"]):
             raise ConfigError(f"{label}: no problem has wrong responses of two classes, so there is no pair to compare")
@@ -139,8 +157,23 @@ def analyse(models: Mapping[str, Problems], embedder: Embedder, threshold: float
                    "cosine": means[pair], "above": means[f"{pair} above"]}
             for pair, x in pooled.items()
         }  # fmt: skip
+        result["deceptive"][label] = counted(distinct, threshold)
         result["cosines"][label] = {pair: np.histogram(np.clip(x, -1, 1), 200, (-1, 1))[0] for pair, x in pooled.items()}
     return result | {"cut": embedder.cut, "longest": embedder.longest, "pooling": embedder.pooling}
+
+
+def counted(problems: Sequence[tuple[Floats, Floats]], threshold: float) -> dict[str, Any]:
+    """Counts over problems, each with the cosines of its pairs and of its triples: how many there are, of how many problems,
+    and how many are above `threshold`, or above each of LEVELS."""
+    pairs, triples = (np.concatenate([problem[i] for problem in problems]) for i in (0, 1))
+    return {
+        "pairs": len(pairs),
+        "problems": sum(len(p) > 0 for p, _ in problems),
+        "deceptive": int((pairs > threshold).sum()),
+        "deceptive_problems": sum(bool((p > threshold).any()) for p, _ in problems),
+        "triples": len(triples),
+        "triples_above": {f"{level:g}": int((triples > level).sum()) for level in LEVELS},
+    }
 
 
 def tables(result: Mapping[str, Any]) -> list[str | Table]:
@@ -159,6 +192,13 @@ def tables(result: Mapping[str, Any]) -> list[str | Table]:
             f"{label}: a same-class pair is more similar than a different-class pair with chance {number(found['auc'])} (0.5: "
             f"the embedding knows nothing of classes, 1: it tells them apart; {found['auc']['problems']} problems)."
         )
+    head = ["model", "pairs", f"above {t:g}", "%", "problems with one", "triples", *(f"above {level:g}" for level in LEVELS)]
+    counts: Table = [head]
+    for label, d in result["deceptive"].items():
+        share = f"{100 * d['deceptive'] / d['pairs']:.1f}" if d["pairs"] else "–"
+        problems = f"{d['deceptive_problems']} of {d['problems']}"
+        above = [str(n) for n in d["triples_above"].values()]
+        counts.append([label, str(d["pairs"]), str(d["deceptive"]), share, problems, str(d["triples"]), *above])
     what = "whole responses" if result["text"] == "response" else "canonical answers alone"
     left = [f"{n} of {m}" for m, n in result["without_answer"].items() if n]
     return [
@@ -166,6 +206,10 @@ def tables(result: Mapping[str, Any]) -> list[str | Table]:
         "the last column is the share of all pairs or triples. What lies above the threshold would be merged by it, though the "
         f"answers differ. {result['cut']} texts were longer than the model's {result['longest']} tokens and were cut.",
         table,
+        "Deceptive pairs and triples: one response for each different answer to a problem, the first, the right answer among "
+        f"them. A pair above {t:g} looks alike though the answers differ; a triple is a right response and two different wrong "
+        "ones, counted where all its three cosines are above.",
+        counts,
         *notes,
         *(["Without an answer to embed, left out: " + ", ".join(left) + "."] if left else []),
     ]

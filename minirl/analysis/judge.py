@@ -52,7 +52,26 @@ are no evidence.
 </attempt_2>
 
 Explain in a few sentences. End with exactly one line, `VERDICT: SAME` or `VERDICT: DIFFERENT`."""
-VERDICT = re.compile(r"verdict\W{0,10}(same|different)\b", re.IGNORECASE)
+# The question as the paper asks it (arXiv 2605.17333): problem, right answer, two responses, "same error root", JSON.
+PAPER_PROMPT = """A mathematics problem, its right answer, and two solutions A and B that end in wrong answers are given.
+
+Problem:
+{problem}
+
+Right answer: {gold}
+
+Solution A:
+{first}
+
+Solution B:
+{second}
+
+Locate the mistake from which each solution goes astray, and compare the two: is it the same error root, that is, the same
+faulty idea, step or misreading, though it may be worded otherwise or lead to other numbers?
+
+Answer with a JSON object only: {{"reason": "one or two sentences", "same_error_root": true or false}}"""
+PROMPTS = {"ours": PROMPT, "paper": PAPER_PROMPT}
+VERDICT = re.compile(r"verdict\W{0,10}(same|different)\b|same_error_root\W{0,5}(true|false)\b", re.IGNORECASE)
 FAILURES_IN_A_ROW = 10  # then the endpoint is taken to be broken
 NO_COMPLETION = "garbage: not a chat completion"
 TRANSIENT = (408, 409, 425, 429)  # and everything from 500
@@ -85,31 +104,41 @@ class Unanswered(Exception):
 
 
 def verdict(text: str) -> bool | None:
-    """True for SAME, False for DIFFERENT, by the last verdict in an answer; None where there is none."""
+    """True for SAME or "same_error_root": true, False for the contrary, by the last in an answer; None where there is none."""
     found = VERDICT.findall(text)
-    return found[-1].lower() == "same" if found else None
+    return "".join(found[-1]).lower() in ("same", "true") if found else None
 
 
-def draw_pairs(models: Mapping[str, Problems], per_problem: int, longest: int, seed: int) -> Iterator[Pair]:
-    """Up to `per_problem` pairs of one class and as many of two, of each problem that has both; order and choice by seed."""
+def draw_pairs(models: Mapping[str, Problems], per_problem: int, longest: int, seed: int, form: str) -> Iterator[Pair]:
+    """The pairs of each problem that has some of one class and some of two; which of a pair comes first is by seed.
+
+    form "ours": up to `per_problem` pairs of one class and as many of two, chosen by seed. "paper": all pairs of one class,
+    and of two classes the pairs of one response each, the first.
+    """
     for model, problems in models.items():
         for key, attempts in problems.items():
-            sorts: dict[bool, list[tuple[Row, Row]]] = {True: [], False: []}
-            for one, other in combinations(attempts.wrong, 2):
-                sorts[one["label"] == other["label"]].append((one, other))
-            if not all(sorts.values()):
+            pairs = {
+                within: [p for p in combinations(attempts.wrong, 2) if (p[0]["label"] == p[1]["label"]) == within]
+                for within in (True, False)
+            }
+            if not all(pairs.values()):
                 continue
             rng = random.Random(f"{seed}/{model}/{key}")
-            for within, pairs in sorts.items():
-                for pair in rng.sample(pairs, min(per_problem, len(pairs))):
-                    yield as_pair(model, attempts.name, within, rng.sample(pair, 2), longest)
+            if form == "paper":
+                first_of = {row["label"]: row for row in reversed(attempts.wrong)}
+                pairs[False] = list(combinations(first_of.values(), 2))
+            else:
+                pairs = {within: rng.sample(some, min(per_problem, len(some))) for within, some in pairs.items()}
+            for within, some in pairs.items():
+                for pair in some:
+                    yield as_pair(model, attempts.name, within, rng.sample(pair, 2), longest, form)
 
 
-def as_pair(model: str, problem: str, within: bool, rows: list[Row], longest: int) -> Pair:
+def as_pair(model: str, problem: str, within: bool, rows: list[Row], longest: int, form: str) -> Pair:
     """The request for two responses. Its tokens: those that the sampler counted for whole responses, a quarter of the
     characters for everything else."""
     texts = [shortened(row["response"], longest) for row in rows]
-    prompt = PROMPT.format(problem=rows[0]["prompt"], first=texts[0], second=texts[1])
+    prompt = PROMPTS[form].format(problem=rows[0]["prompt"], gold=rows[0]["gold"], first=texts[0], second=texts[1])
     rest = len(prompt) - sum(map(len, texts))
     tokens = ceil(rest / 4)
     for row, text in zip(rows, texts, strict=True):
@@ -245,7 +274,7 @@ def run(o: argparse.Namespace, models: Mapping[str, Problems]) -> dict[str, Any]
         raise ConfigError("the judge needs --endpoint URL (or OPENAI_BASE_URL), such as http://localhost:8000/v1")
     if min(o.pairs, o.workers, o.max_chars) < 1 or o.retries < 0 or not isinstance(o.request, dict):
         raise ConfigError("--pairs, --workers and --max-chars are at least 1, --retries at least 0, --request is a JSON object")
-    pairs = list(draw_pairs(models, o.pairs, o.max_chars, o.seed))
+    pairs = list(draw_pairs(models, o.pairs, o.max_chars, o.seed, o.prompt))
     if not pairs:
         raise ConfigError("no problem has two wrong responses of one class and two of different ones: sample more responses")
     cache = o.out / "judge_cache.jsonl"
@@ -255,7 +284,8 @@ def run(o: argparse.Namespace, models: Mapping[str, Problems]) -> dict[str, Any]
         say(markdown(cost_table(endpoint, pairs)))
         return None
     cache.parent.mkdir(parents=True, exist_ok=True)
-    return {"judge": o.judge, "endpoint": endpoint.url, **analyse(pairs, judge_pairs(endpoint, pairs, o.workers), o.seed)}
+    described = {"judge": o.judge, "endpoint": endpoint.url, "prompt": o.prompt}
+    return {**described, **analyse(pairs, judge_pairs(endpoint, pairs, o.workers), o.seed)}
 
 
 def cost_table(endpoint: Endpoint, pairs: list[Pair]) -> Table:
@@ -321,6 +351,7 @@ def tables(result: Mapping[str, Any]) -> list[str | Table]:
         f"Share of pairs of wrong responses that {result['judge']} judged to go wrong for the same reason: mean over pairs, "
         "then over problems with verdicts on pairs of both sorts; 95% bootstrap intervals over problems, sign-flip p.",
         table,
+        *[f"{model}: {above_the_diagonal(found)}." for model, found in result["models"].items() if found],
         f"{result['pairs']} pairs, {unjudged} without a verdict and left out"
         + "".join(f"; {n} x {reason}" for n, reason in reasons(result))
         + f". {result['cut']} pairs had a response shortened. New requests used {usage['prompt_tokens']:,} prompt and "
@@ -328,10 +359,15 @@ def tables(result: Mapping[str, Any]) -> list[str | Table]:
     ]
 
 
+def above_the_diagonal(found: Mapping[str, Any]) -> str:
+    """'94.0% of 50 problems above the diagonal': where more pairs of one class than of two are judged the same."""
+    return f"{100 * found['above']['mean']:.1f}% of {found['problems']} problems above the diagonal"
+
+
 def draw(result: Mapping[str, Any], plt: Any) -> Any:
     """The figure. plt: matplotlib.pyplot."""
     shown = {model: rows for model, rows in result["problems"].items() if rows}
     figure, axes = plt.subplots(1, len(shown), figsize=(4.6 * len(shown), 4.8), layout="constrained", squeeze=False)
     for axis, (model, rows) in zip(axes.flat, shown.items(), strict=True):
-        scatter(axis, rows, f"{model} ({len(rows)} problems)", "share judged the same")
+        scatter(axis, rows, f"{model}: {above_the_diagonal(result['models'][model])}", "share judged the same")
     return figure

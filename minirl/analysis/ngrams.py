@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from minirl.analysis.output import CONTRAST_HEAD, Table, contrast, contrast_cells, scatter
+from minirl.analysis.output import CONTRAST_HEAD, Table, contrast, contrast_cells
 from minirl.analysis.samples import Problems, Row
 from minirl.utils.errors import ConfigError
 
@@ -63,7 +63,9 @@ def analyse(models: Mapping[str, Problems], seed: int) -> dict[str, Any]:
                 short += len(made) - len(kept)
                 means = within_between([(c, d, similarity(a, b)) for (c, a), (d, b) in combinations(kept, 2)])
                 if means:
-                    rows.append({"problem": attempts.name, **means})
+                    ratio = means["within"] / means["between"] if means["between"] else None
+                    benchmark = attempts.samples[0]["benchmark"]
+                    rows.append({"problem": attempts.name, "benchmark": benchmark, **means, "ratio": ratio})
             result["models"][label][text] = contrast(rows, seed) if rows else None
             result["problems"][label][text], result["too_short"][label][text] = rows, short
     if not any(found for texts in result["models"].values() for found in texts.values()):
@@ -74,8 +76,23 @@ def analyse(models: Mapping[str, Problems], seed: int) -> dict[str, Any]:
     return result
 
 
+def ratios(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """{benchmark: within / between of its problems, the largest first}; infinite where nothing is shared between classes."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        found.setdefault(row["benchmark"], []).append(float("inf") if row["ratio"] is None else row["ratio"])
+    return {benchmark: sorted(values, reverse=True) for benchmark, values in found.items()}
+
+
 def tables(result: Mapping[str, Any]) -> list[str | Table]:
-    """A row for each model and text."""
+    """A row for each model and text; the ratios of each benchmark."""
+    by_benchmark: Table = [["model", "text", "benchmark", "problems", "median within / between", "ratio above 1, %"]]
+    for label, rows_of in result["problems"].items():
+        for text, rows in rows_of.items():
+            for benchmark, values in ratios(rows).items():
+                above = 100 * np.mean([value > 1 for value in values])
+                cells = [str(len(values)), f"{np.median(values):.2f}", f"{above:.1f}"]
+                by_benchmark.append([label, TEXTS[text], benchmark, *cells])
     table: Table = [["model", "text", *CONTRAST_HEAD, "too short"]]
     for label, texts in result["models"].items():
         for text, found in texts.items():
@@ -86,13 +103,24 @@ def tables(result: Mapping[str, Any]) -> list[str | Table]:
         "problems with pairs of both sorts; 95% bootstrap intervals over problems, sign-flip p. Too short: fewer "
         "than three tokens, left out.",
         table,
+        "The ratio within / between of each problem; above 1, responses with one answer are worded more alike than others.",
+        by_benchmark,
     ]
 
 
 def draw(result: Mapping[str, Any], plt: Any) -> Any:
-    """The figure. plt: matplotlib.pyplot."""
-    shown = [(m, t, rows) for m, texts in result["problems"].items() for t, rows in texts.items() if rows]
-    figure, axes = plt.subplots(1, len(shown), figsize=(4.6 * len(shown), 4.8), layout="constrained", squeeze=False)
-    for axis, (model, text, rows) in zip(axes.flat, shown, strict=True):
-        scatter(axis, rows, f"{model}: {TEXTS[text]} ({len(rows)} problems)", "3-gram similarity")
+    """The figure: a row a model and text, a panel a benchmark, a point a problem. plt: matplotlib.pyplot."""
+    shown = [(m, t, ratios(rows)) for m, texts in result["problems"].items() for t, rows in texts.items() if rows]
+    benchmarks = list(dict.fromkeys(b for *_, found in shown for b in found))
+    size = (max(5, 3.2 * len(benchmarks)), 3.4 * len(shown))
+    figure, axes = plt.subplots(len(shown), len(benchmarks), figsize=size, layout="constrained", squeeze=False)
+    for line, (model, text, found) in zip(axes, shown, strict=True):
+        for axis, benchmark in zip(line, benchmarks, strict=True):
+            values = found.get(benchmark, [])
+            finite = [value for value in values if np.isfinite(value)]
+            axis.plot(range(len(values) - len(finite), len(values)), finite, "o", markersize=4, alpha=0.6)
+            axis.axhline(1, color="0.5", linewidth=1, linestyle="--")
+            above = f"{sum(value > 1 for value in values)} of {len(values)} above 1"
+            axis.set(title=f"{benchmark}: {above}", xlabel="problems by ratio", xticks=[])
+        line[0].set_ylabel(f"{model}, {TEXTS[text]}\nwithin / between", fontsize=8)
     return figure

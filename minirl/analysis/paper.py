@@ -1,10 +1,12 @@
 """The arithmetic of the published tables: averages, differences, totals and rates recomputed from the rows they summarise.
 
-The tables are in minirl/evaluation/published.py. Methods of which only an average is known have no row and cannot be checked.
+The tables are in minirl/evaluation/published.py.
 """
 
 from collections import Counter
 from typing import Any
+
+from scipy.stats import binomtest
 
 from minirl.analysis.output import Table
 from minirl.evaluation.published import AVERAGES, columns_of
@@ -15,23 +17,30 @@ SAMPLES = {
     "AMC23": 40 * 32, "AMC24": 45 * 32, "AIME24": 30 * 32, "AIME25": 30 * 32, "AIME26": 30 * 32, "HMMT": 30 * 32,
     "Olympiad": 674, "LiveCodeBench": 0, "Codeforces": 0, "HumanEval+": 164, "MBPP+": 378,
 }  # fmt: skip
-# (model, benchmark or "average", published gain of DAPO+EDAS over DAPO)
+# (model, benchmark or "average", published gain of DAPO+EDAS over the strongest existing baseline of that column), those of the
+# paper's text and of its code table; the paper prints one in every column.
 DELTAS = (
     ("Qwen3-8B", "average", 6.29), ("Qwen3-4B", "average", 1.89), ("Qwen3-4B-Base", "average", 9.88),
     ("Qwen3-8B", "AIME24", 7.39), ("Qwen3-8B", "AIME25", 7.29), ("Qwen3-8B", "AIME26", 9.48), ("Qwen3-8B", "HMMT", 4.16),
     ("Qwen3-8B", "AMC23", 5.94), ("Qwen3-4B code", "average", 1.45), ("Qwen3-4B code", "LiveCodeBench", 0.86),
     ("Qwen3-4B code", "Codeforces", 3.55), ("Qwen3-4B code", "HumanEval+", 0.61), ("Qwen3-4B code", "MBPP+", 0.79),
 )  # fmt: skip
-BREAKTHROUGHS = {  # problems at 0/32, solved by DAPO, by DAPO+EDAS, by the latter only
-    "AIME25": (15, 6, 9, 3), "AIME26": (15, 7, 8, 1), "AMC24": (13, 5, 7, 3), "HMMT": (21, 4, 6, 3)
-}  # fmt: skip
-BREAKTHROUGHS_TOTAL = (64, 22, 30, 10)
-# (what, value as published, from which numbers, decimals)
+BASELINES = ("DAPO", "DAPO+EnAdv")  # of the block that DAPO+EDAS stands in
+# {model: {benchmark: problems at 0/32, solved by DAPO, by DAPO+EDAS, by the latter only}}, with the published totals
+BREAKTHROUGHS = {
+    "Qwen3-8B": {"AIME25": (15, 6, 9, 3), "AIME26": (15, 7, 8, 1), "AMC24": (13, 5, 7, 3), "HMMT": (21, 4, 6, 3)},
+    "Qwen3-4B": {"AIME25": (10, 6, 6, 1), "AIME26": (13, 6, 6, 0), "AMC24": (12, 5, 6, 1), "HMMT": (19, 5, 6, 1)},
+    "Qwen3-4B-Base": {"AIME25": (18, 0, 4, 4), "AIME26": (24, 4, 7, 4), "AMC24": (25, 13, 14, 1), "HMMT": (23, 1, 6, 5)},
+}
+TOTALS = {"Qwen3-8B": (64, 22, 30, 10), "Qwen3-4B": (54, 22, 24, 3), "Qwen3-4B-Base": (90, 18, 31, 14)}
+# (what, value as published, from which numbers, recomputed, decimals)
 RATES = (
     ("DAPO's breakthrough rate, %", 34.4, "22 / 64", 100 * 22 / 64, 1),
     ("DAPO+EDAS's breakthrough rate, %", 46.9, "30 / 64", 100 * 30 / 64, 1),
     ("difference of the rates, points", 12.5, "(30 - 22) / 64", 100 * 8 / 64, 1),
     ("relative gain in breakthroughs, %", 36, "30 / 22 - 1", 100 * (30 / 22 - 1), 0),
+    ("diverse groups, DAPO+EDAS / DAPO", 1.61, "144.1 / 89.5", 144.1 / 89.5, 2),
+    ("diverse groups, DAPO+EDAS / DAPO, in a caption", 1.71, "144.1 / 89.5", 144.1 / 89.5, 2),
 )
 
 
@@ -46,6 +55,26 @@ def check(table: str, what: str, published: float, recomputed: float, unit: floa
     return {"table": table, "what": what, "published": published, "recomputed": recomputed, "adds_up": adds_up, "note": note}
 
 
+def value_of(model: str, method: str, benchmark: str) -> float:
+    """A published percentage; benchmark: a column, or "average"."""
+    rows, average = AVERAGES[model, method]
+    return average if benchmark == "average" else rows[list(columns_of(model)).index(benchmark)]
+
+
+def strongest(model: str, benchmark: str) -> float:
+    """The best published percentage of the methods that DAPO+EDAS is compared with in a column."""
+    return max(value_of(model, method, benchmark) for method in BASELINES if (model, method) in AVERAGES)
+
+
+def mcnemar(model: str) -> dict[str, Any]:
+    """Problems at 0/32 that one of DAPO and DAPO+EDAS solved, and the exact two-sided McNemar p: whether the split between the
+    two could be a coin's. The training runs are one each, so p says nothing of other runs."""
+    _, dapo, edas, edas_only = TOTALS[model]
+    dapo_only = dapo - (edas - edas_only)
+    p = float(binomtest(edas_only, edas_only + dapo_only).pvalue)
+    return {"model": model, "edas_only": edas_only, "dapo_only": dapo_only, "p": p}
+
+
 def nearest(percent: float, samples: int) -> float:
     """The percentage nearest to `percent` that a count of `samples` can give."""
     return 100 * round(percent * samples / 100) / samples
@@ -55,33 +84,32 @@ def checks() -> list[dict[str, Any]]:
     """Every figure that can be recomputed, with what it should be."""
     found = []
     for (model, method), (rows, average) in AVERAGES.items():
-        if rows:
-            name = f"{model} {method}"
-            found.append(check("averages", name, average, sum(rows) / len(rows), 0.01, 0.005, "mean of the rows"))
+        name = f"{model} {method}"
+        found.append(check("averages", name, average, sum(rows) / len(rows), 0.01, 0.005, "mean of the rows"))
     for model, benchmark, delta in DELTAS:
-        (before, first), (after, second) = AVERAGES[model, "DAPO"], AVERAGES[model, "DAPO+EDAS"]
-        if benchmark != "average":
-            column = list(columns_of(model)).index(benchmark)
-            first, second = before[column], after[column]
+        first, second = strongest(model, benchmark), value_of(model, "DAPO+EDAS", benchmark)
         note = f"{second:.2f} - {first:.2f}"
         found.append(check("differences", f"{model} {benchmark}", delta, second - first, 0.01, 0.01, note))
     for (model, method), (rows, _) in AVERAGES.items():
-        for benchmark, value in zip(columns_of(model), rows, strict=False):
-            if samples := SAMPLES[benchmark]:  # digits cut off instead of rounded explain half a unit more
+        for benchmark, value in zip(columns_of(model), rows, strict=True):
+            if samples := SAMPLES[benchmark]:
                 name, note = f"{model} {method}, {benchmark}", f"nearest of {samples} samples"
-                found.append(check("counts", name, value, nearest(value, samples), 0.01, 0.005, note))
-    for column, name in enumerate(("at 0/32", "solved by DAPO", "solved by DAPO+EDAS", "solved by DAPO+EDAS only")):
-        total = sum(row[column] for row in BREAKTHROUGHS.values())
-        found.append(check("breakthroughs", f"total {name}", BREAKTHROUGHS_TOTAL[column], total, 0, 0, "sum of the benchmarks"))
+                exact = nearest(value, samples)
+                cut = 0.005 if value < exact else 0  # digits cut off instead of rounded explain half a unit more, downwards
+                found.append(check("counts", name, value, exact, 0.01, cut, note))
+    for model, totals in TOTALS.items():
+        for column, name in enumerate(("at 0/32", "solved by DAPO", "solved by DAPO+EDAS", "solved by DAPO+EDAS only")):
+            total = sum(row[column] for row in BREAKTHROUGHS[model].values())
+            note = "sum of the benchmarks"
+            found.append(check("breakthroughs", f"{model}, total {name}", totals[column], total, 0, 0, note))
     for what, value, how, recomputed, decimals in RATES:
-        found.append(check("breakthroughs", what, value, recomputed, 10**-decimals, 0, how))
+        found.append(check("rates", what, value, recomputed, 10**-decimals, 0, how))
     return found
 
 
 def analyse() -> dict[str, Any]:
-    """The checks, and the averages that have no rows."""
-    unchecked = [f"{model} {method} {average:.2f}" for (model, method), (rows, average) in AVERAGES.items() if not rows]
-    return {"checks": checks(), "unchecked": unchecked}
+    """The checks, and McNemar's test of the breakthroughs of each model."""
+    return {"checks": checks(), "mcnemar": [mcnemar(model) for model in TOTALS]}
 
 
 def tables(result: dict[str, Any]) -> list[str | Table]:
@@ -97,6 +125,7 @@ def tables(result: dict[str, Any]) -> list[str | Table]:
             odd.append(row)
         if c["table"] != "counts":
             every.append(row)
+    tested = [[m["model"], str(m["edas_only"]), str(m["dapo_only"]), f"{m['p']:.3f}"] for m in result["mcnemar"]]
     summary = [["table", YES, ROUNDING, NO], *([t, *(str(n[k]) for k in (YES, ROUNDING, NO))] for t, n in counts.items())]
     return [
         "Published figures recomputed from the published numbers that they summarise. Within rounding: not what those numbers "
@@ -108,7 +137,9 @@ def tables(result: dict[str, Any]) -> list[str | Table]:
         odd,
         "All but the counts:",
         every,
-        f"Only an average is known, nothing to check: {', '.join(result['unchecked'])}.",
+        "Problems at 0/32 before training that only one of the two solved after it; p of the exact two-sided McNemar test. One "
+        "training run each, so p is over problems, not over runs.",
+        [["model", "only DAPO+EDAS", "only DAPO", "p"], *tested],
     ]
 
 

@@ -50,6 +50,7 @@ class Benchmark:
     rows: int = option(0, "expected number of rows; 0: unknown")
     sha256: str = option("", "expected hash of the problems (prompts, answers, tests)")
     metric: str = option("accuracy", "metric of the main table: accuracy (mean over samples), pass@K or maj@K")
+    as_published: dict[str, Any] = items({}, "keys that --as-published changes, to those of the paper that is compared with")
     # Prompts are never dropped for their length: a benchmark without some of its problems is another one.
     data: DataConfig = field(default_factory=lambda: DataConfig(task="dataset", max_prompt_tokens=10**9))
     verifier: VerifierConfig = field(default_factory=VerifierConfig)
@@ -97,7 +98,7 @@ class Loaded:
         }  # fmt: skip
         if path and path.is_file():  # a missing one is the verifier's to report
             described["verifier_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
-        return {k: v for k, v in self.benchmark.keys().items() if k not in ("file", "suites")} | described
+        return {k: v for k, v in self.benchmark.keys().items() if k not in ("file", "suites", "as_published")} | described
 
 
 def read_records(path: Path) -> dict[str, Benchmark]:
@@ -105,7 +106,10 @@ def read_records(path: Path) -> dict[str, Benchmark]:
     entries = read_yaml(path).get("benchmarks")
     if not isinstance(entries, dict) or not entries:
         raise ConfigError(f"{path} must hold 'benchmarks:' with a record under each name, not {entries!r}")
-    return {str(name): record(str(name), entry) for name, entry in entries.items()}
+    made = {str(name): record(str(name), entry) for name, entry in entries.items()}
+    for name, b in made.items():
+        record(name, b.as_published, b)  # a key that it cannot set is found now
+    return made
 
 
 def record(name: str, entry: Any, base: Benchmark | None = None) -> Benchmark:

@@ -18,6 +18,7 @@ from minirl.config.command_line import labelled
 from minirl.config.options import Config, ModelConfig, RolloutConfig, VllmConfig
 from minirl.data.prompts import Prompt, encode_prompts
 from minirl.evaluation.benchmarks import Loaded
+from minirl.evaluation.checkpoints import model_of, run_and_step
 from minirl.policy.model import check_ids, load, load_tokenizer, model_source
 from minirl.rollout.engines import build_engine
 from minirl.rollout.types import Engine
@@ -46,10 +47,14 @@ class Model:
 
 
 def find_models(texts: Sequence[str], dtype: str, revision: str | None) -> list[Model]:
-    """Models of `PATH` or `LABEL=PATH`; PATH is a folder, a run folder of train.py, a Hub name or "embedded"."""
+    """Models of `PATH` or `LABEL=PATH`; PATH is a folder, a run folder of train.py, RUN@STEP, a Hub name or "embedded"."""
     models = []
     for text in texts:
         label, folder = labelled(text)
+        if of_run := run_and_step(folder):
+            run, step = of_run
+            models.append(Model(label or f"{run.resolve().name}@{step}", ModelConfig(str(model_of(run, step)), None, dtype)))
+            continue
         if (folder / "model" / "config.json").is_file() and not (folder / "config.json").is_file():
             folder = folder / "model"
         name = folder.name

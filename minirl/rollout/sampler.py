@@ -35,6 +35,7 @@ class Sampler:
         self.engine, self.tokenizer, self.pool, self.ranks, self.seed = engine, tokenizer, pool, ranks, seed
         self.stop = tuple(stop)
         self.labeller = None if labeller is None else load_function(labeller)
+        self.watch: Callable[[int, int], None] = lambda responses, of: None  # called with those sampled so far, and of how many
         self.seconds = {"sample": 0.0, "verify": 0.0}  # since the last pop_timings; verify: waiting after sampling
 
     def groups(
@@ -84,7 +85,10 @@ class Sampler:
         The responses are seeded by the run's seed, `stream` and the prompt's number. keep: see `Engine.generate`.
         """
         seeds = [stable_seed(self.seed, *stream, number) for number in numbers]
-        for i, completions in self.generate([p.ids for p in prompts], sampling, seeds, keep):
+        of = sampling.n * (len(prompts) if keep is None else keep)
+        self.watch(0, of)
+        for done, (i, completions) in enumerate(self.generate([p.ids for p in prompts], sampling, seeds, keep), 1):
+            self.watch(done * sampling.n, of)
             if self.ranks.rank % self.engine.ranks_per_engine:
                 continue  # all ranks of an engine sample the same responses; the first one verifies them
             group = []

@@ -1,11 +1,14 @@
 """Opens a run: all set-up between its inputs and its first step, and the clean-up after its last."""
 
+import platform
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
+
+import torch
 
 from minirl.config.command_line import load
 from minirl.config.options import Config
@@ -27,7 +30,7 @@ from minirl.run.training import TrainingRun
 from minirl.utils.console import say
 from minirl.utils.distributed import Ranks
 from minirl.utils.errors import RunFinished
-from minirl.utils.versions import untried
+from minirl.utils.versions import installed, untried
 from minirl.verify.code.verifier import confinement
 
 
@@ -101,7 +104,9 @@ def open_run(inputs: Inputs) -> Iterator[Run]:
                 raise RunFinished
             folder = stack.enter_context(run_folder(config))
             stop = stack.enter_context(Stop(config.run.stop_after, start))
-            yield open_training(inputs, encoded, ranks, folder, stop, start)
+            run = open_training(inputs, encoded, ranks, folder, stop, start)
+            stack.callback(run.reporter.close)
+            yield run
     ranks.close()
 
 
@@ -120,7 +125,8 @@ def open_training(inputs: Inputs, encoded: Encoded, ranks: Ranks, folder: Any, s
     checkpoints.load_generators()
     sampler = Sampler(engine, tokenizer, inputs.pool, ranks, config.run.seed, config.rollout.stop, config.verifier.labeller)
     order = Order(len(prompts), config.run.seed, state.position)
-    reporter = Reporter(folder, config.run.steps, config.algorithm.epochs)
+    reporter = Reporter(folder, config)
+    sampler.watch, engine.progress = reporter.sampled, reporter.drawn
     reporter.resume(state.step, state.evaluations, state.metrics_bytes)
     batches = Batches(folder, config.run, checkpoints.fingerprint[STARTING_WEIGHTS])
     batches.remove_after(state.step)
@@ -130,9 +136,23 @@ def open_training(inputs: Inputs, encoded: Encoded, ranks: Ranks, folder: Any, s
     )  # fmt: skip
 
 
+def described(config: Config, ranks: Ranks) -> str:
+    """One line: device, precision, engine, model and versions."""
+    device = torch.cuda.get_device_name(ranks.device) if ranks.gpu_gib else f"CPU ({torch.get_num_threads()} threads)"
+    device = device if ranks.size == 1 else f"{ranks.size} ranks, each {device}"
+    engine = config.rollout.engine
+    versions = [f"{name} {installed(name)}" for name in dict.fromkeys(("torch", "transformers", engine))]
+    zero = [f"deepspeed {installed('deepspeed')} (ZeRO-{ranks.zero})"] if ranks.zero is not None else []
+    return (
+        f"minirl {installed('minirl') or ''} on {device}; {config.model.dtype}; engine {engine}; model "
+        f"{config.model.path}; {', '.join([*versions, *zero])}, Python {platform.python_version()}"
+    )
+
+
 def introduce(inputs: Inputs, encoded: Encoded, ranks: Ranks, folder: Any) -> None:
     """Prints notes, sizes, memory, run folder and first prompt."""
     config = inputs.config
+    say(described(config, ranks))
     notes = inputs.notes + untried("torch", *(["deepspeed"] if ranks.zero is not None else []))
     memory = model_plan(config, ranks) if ranks.gpu_gib else []  # before a GPU runs out of it
     sizes = run_plan(config, len(encoded.prompts), len(encoded.test), ranks.size)

@@ -1,7 +1,8 @@
 """The metrics of a step, with the same names for every estimator."""
 
 import operator
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,27 +11,30 @@ from torch import Tensor
 
 from minirl.advantages import diversity, edas_of
 from minirl.config.options import Config
+from minirl.data.prompts import Prompt
 from minirl.loss import kl
 from minirl.losses import TokenLoss
 from minirl.policy.micro_batches import MicroBatch
 from minirl.rollout.sampler import as_group
-from minirl.rollout.types import Batch, Rollout
+from minirl.rollout.types import STOP, Batch, Rollout
 from minirl.utils.distributed import Ranks
 from minirl.verify.types import EMPTY_ANSWER, ERROR, NO_ANSWER, RIGHT, TIMEOUT, WRONG
 
 SUMS = (
     "tokens", "entropy", "approx_kl", "ref_kl", "clip_high", "clip_low", "clip_dual", "rollout_is_weight", "rollout_is_masked",
-    "rollout_logprob_diff_mean", "rollout_kl", "known_tokens",
+    "rollout_logprob_diff_mean", "rollout_kl", "known_entropy", "trainer_nll", "rollout_nll", "trainer_nll_squared",
+    "rollout_nll_squared", "known_tokens",
 )  # fmt: skip
-KNOWN_ONLY = ("rollout_logprob_diff_mean", "rollout_kl")  # means over tokens with trainer log-probs at the weights that sampled
+# Means over tokens with trainer log-probs at the weights that sampled.
+KNOWN_ONLY = SUMS[SUMS.index("rollout_logprob_diff_mean") : -1]
 
 
 def batch_metrics(batch: Batch, carried: Sequence[Sequence[Rollout]], drawn: int, config: Config) -> dict[str, float]:
     """Metrics of all groups generated in a step (reward/, response/, groups/) and of those trained on (batch/).
 
-    carried: groups carried over to the next step; drawn: prompts drawn. sampling/wasted_groups: generated but neither trained
-    on nor carried over; sampling/aborted_groups, aborted_share: aborted, of those drawn, and in no other metric.
-    """
+    carried: groups carried over to the next step; drawn: prompts drawn. reward/std: over all responses.
+    sampling/wasted_groups: generated but neither trained on nor carried over; sampling/aborted_groups, aborted_share: aborted,
+    of those drawn, and in no other metric."""
     rollouts = [r for g in batch.generated for r in g]
     scored = [r for r in rollouts if not np.isnan(r.reward)]
     edas, keeps = edas_of(config.build_estimator(), config.estimator.edas), config.keeps()
@@ -42,6 +46,7 @@ def batch_metrics(batch: Batch, carried: Sequence[Sequence[Rollout]], drawn: int
     used = sum(g[0].group in fresh for g in (*batch.groups, *carried))
     return {
         "reward/mean": mean([r.reward for r in scored]),
+        "reward/std": float(np.std([r.reward for r in scored])) if scored else 0.0,
         **{
             f"reward/terms/{name}": mean(
                 [r.verdict.terms[name] for r in scored if name in r.verdict.terms]
@@ -66,6 +71,36 @@ def batch_metrics(batch: Batch, carried: Sequence[Sequence[Rollout]], drawn: int
         "sampling/aborted_share": (drawn - len(batch.generated)) / max(drawn, 1),
         "sampling/tokens": float(sum(r.length for r in rollouts)),
         "sampling/trained_tokens": float(sum(r.length for g in batch.groups for r in g)),
+    }
+
+
+def check_metrics(
+    generated: Sequence[Sequence[Rollout]], prompts: Sequence[Prompt], ends: Collection[int], passes: int
+) -> dict[str, float]:
+    """Metrics that tell faults of the set-up, the order of prompts and the engine, of all groups generated in a step.
+
+    response/past_end: share of responses that go on after an end token; response/without_end: of those that ended by
+    themselves, share whose last token is not an end token; both are 0 in a sound run. response/distinct: mean over groups of
+    different responses / group size. response/same_label: the mean share, over groups with wrong responses, of the one error
+    label that most of them share. data/repeated_prompts: share of the training prompts that equal an earlier one, by token ids;
+    sampling/repeated_prompts: share of the groups whose prompt was sampled before in this step, more often than the `passes`
+    over the training prompts that it drew from explain.
+    """
+    end = np.array(sorted(ends), dtype=np.int32)
+    rollouts = [r for group in generated for r in group]
+    stopped = [r.completion.ids[-1:] for r in rollouts if r.completion.finish == STOP]
+    times = Counter(tuple(group[0].prompt_ids) for group in generated)
+    labels: Counter[str] = Counter()
+    for group in (found for g in generated if (found := [r.verdict.label for r in g if r.verdict.status == WRONG])):
+        labels.update({label: count / len(group) for label, count in Counter(group).items() if label})
+    some_wrong = sum(any(r.verdict.status == WRONG for r in g) for g in generated)
+    return {
+        "response/past_end": mean([bool(np.isin(r.completion.ids[:-1], end).any()) for r in rollouts]),
+        "response/without_end": mean([not np.isin(last, end).any() for last in stopped]),
+        "response/distinct": mean([len({r.completion.ids.tobytes() for r in g}) / len(g) for g in generated]),
+        "response/same_label": max(labels.values(), default=0.0) / max(some_wrong, 1),
+        "data/repeated_prompts": 1 - len({tuple(p.ids) for p in prompts}) / max(len(prompts), 1),
+        "sampling/repeated_prompts": sum(max(0, n - passes) for n in times.values()) / max(len(generated), 1),
     }
 
 
@@ -119,6 +154,11 @@ class UpdateStats:
             "rollout_is_masked": (of.rollout_is == 0, counted),
             "rollout_logprob_diff_mean": (difference, known),
             "rollout_kl": (kl(micro.rollout_logprobs, same_weights, "k3"), known),
+            "known_entropy": (entropy.detach(), known),
+            "trainer_nll": (-same_weights, known),
+            "rollout_nll": (-micro.rollout_logprobs, known),
+            "trainer_nll_squared": (same_weights**2, known),
+            "rollout_nll_squared": (micro.rollout_logprobs**2, known),
             "known_tokens": (known, known),
         }
         ordered = [values[key] for key in SUMS]
@@ -155,11 +195,19 @@ class UpdateStats:
 
         policy/rollout_logprob_diff_mean, _max: |trainer - sampler| log-prob, nats, at the weights that sampled; rollout_kl:
         KL(sampler || trainer); rollout_is_weight: mean importance weight; rollout_is_masked: share of tokens where it is 0.
+        Of the same tokens as the first: rollout_spread: standard deviation of the sampler's log-probs / of the trainer's, about
+        1 / temperature where the sampler's differs; nll_excess: trainer's mean -log-prob / mean entropy - 1, 0 on average where
+        the sampler draws from the trainer's distribution and no group is dropped.
         """
         sums = ranks.sum(self.sums)
         tokens, known = max(1.0, sums.pop("tokens")), max(1.0, sums.pop("known_tokens"))
+        means = {key: value / (known if key in KNOWN_ONLY else tokens) for key, value in sums.items()}
+        nll, entropy, squares = means.pop("trainer_nll"), means.pop("known_entropy"), means.pop("trainer_nll_squared")
+        variances = means.pop("rollout_nll_squared") - means.pop("rollout_nll") ** 2, squares - nll**2
         return {
-            **{f"policy/{key}": value / (known if key in KNOWN_ONLY else tokens) for key, value in sums.items()},
+            **{f"policy/{key}": value for key, value in means.items()},
+            "policy/rollout_spread": float(np.sqrt(variances[0] / variances[1])) if min(variances) > 1e-6 else 1.0,
+            "policy/nll_excess": nll / entropy - 1 if entropy > 1e-6 else 0.0,
             "policy/rollout_logprob_diff_max": max(ranks.gather([self.diff_max])),
             "optimizer/grad_norm": mean(self.grad_norms),
             "optimizer/steps": float(len(self.grad_norms)),

@@ -60,7 +60,7 @@ class Replay(Run):
         carried = [] if self.saved.last else batch.surplus
         metrics = batch_metrics(batch, carried, self.order.position - self.saved.before.position, self.config)
         if not isinstance(self.policy, RecordedPolicy):
-            metrics |= stats.metrics(self.ranks) | {"optimizer/lr": step.lr}
+            metrics |= self.checks(batch) | stats.metrics(self.ranks) | {"optimizer/lr": step.lr}
         different = compare(self.saved, batch.generated, metrics, self.config) if self.ranks.main else []
         if self.ranks.main and self.changed:
             say(f"with {'; '.join(self.changed)}")

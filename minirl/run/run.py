@@ -10,10 +10,11 @@ from typing import Any
 from minirl.config.options import Config
 from minirl.data.prompts import Order, Prompt
 from minirl.policy.policy import learning_rate
+from minirl.rollout.engines import stop_ids
 from minirl.rollout.sampler import Sampler
 from minirl.rollout.types import Batch
 from minirl.run.checkpoint import State
-from minirl.run.metrics import UpdateStats
+from minirl.run.metrics import UpdateStats, check_metrics
 from minirl.utils.distributed import Ranks
 
 
@@ -42,6 +43,15 @@ class Run(ABC):
             (self.training_seconds, run.seconds),
         )
         return step >= run.steps or any(limit is not None and value >= limit for value, limit in spent)
+
+    def checks(self, batch: Batch) -> dict[str, float]:
+        """The `check_metrics` of a step's batch, before `state` is that after the step."""
+        ends = stop_ids(self.sampler.tokenizer, self.policy.model.generation_config, self.config.rollout.stop)
+        first, last = self.state.position // self.order.size, (self.order.position - 1) // self.order.size
+        return check_metrics(batch.generated, self.prompts, ends, max(1, last - first + 1))
+
+    def begin(self, step: int, part: str) -> None:  # noqa: B027 - nothing, unless somebody watches
+        """Called when a part of a step begins, for those who watch."""
 
     @abstractmethod
     def steps(self) -> Iterator["Step"]:
@@ -73,6 +83,7 @@ class Step:
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:
         """Adds the time of the block to seconds[part]."""
+        self.run.begin(self.number, part)
         begin = time.perf_counter()
         yield
         self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - begin

@@ -1,6 +1,8 @@
 """A training run: evaluation before and after; reports, checks, checkpoints and stops between steps."""
 
+import os
 import shlex
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,11 +23,13 @@ from minirl.run.batches import Batches
 from minirl.run.checkpoint import STARTING_WEIGHTS, Checkpoints, State
 from minirl.run.metrics import UpdateStats, batch_metrics
 from minirl.run.readable import Readable
-from minirl.run.report import Reporter, check_logprob_diff, check_signal, warn
+from minirl.run.report import Reporter, check_logprob_diff, check_signal
 from minirl.run.run import Run, Step
 from minirl.run.signals import Stop
 from minirl.utils.console import say
 from minirl.utils.errors import RunError
+
+WORK = {"rollout": "sampling", "old_logprobs": "log-probs", "update": "updating", "sync": "pushing weights"}
 
 
 @dataclass
@@ -62,6 +66,7 @@ class TrainingRun(Run):
                 )
             yield Step(self, self.state.step + 1)
             stopped = self.stop.asked(self.ranks)
+            self.reporter.begin(f"step {self.state.step}: saving a checkpoint")
             self.checkpoints.after_step(self.policy, self.state, now=stopped or self.over(self.state.step))
         step = self.state.step
         if not stopped:
@@ -70,27 +75,32 @@ class TrainingRun(Run):
         if stopped:
             self.checkpoints.require(step)
             if self.ranks.main:
-                command = f"python train.py {shlex.quote(f'{self.folder}/config.yaml')}"
-                say(f"stopped after step {step} of {self.config.run.steps}; resume with: {command}")
+                self.reporter.close()
+                ranks = f" on {self.ranks.size} ranks (start as many, by the same launcher)" if self.ranks.size > 1 else ""
+                say(f"stopped after step {step} of {self.config.run.steps}{ranks}; resume with: {resume_command(self.folder)}")
         else:
             self.policy.export(self.folder / "model" if self.folder else None, self.tokenizer)
-            self.reporter.bar.close()
+            self.reporter.close()
             if self.folder:
-                write_report(self.folder, self.config, self.reporter.evaluations, time.perf_counter() - self.started)
+                seconds, reporter = time.perf_counter() - self.started, self.reporter
+                write_report(self.folder, self.config, reporter.evaluations, reporter.diagnoses, seconds)
         self.ranks.barrier()  # signals are handled until the first rank has written all
+
+    def begin(self, step: int, part: str) -> None:
+        """See `Run.begin`."""
+        self.reporter.begin(f"step {step}: {WORK[part]}")
 
     def finish_step(self, step: Step, batch: Batch, stats: UpdateStats) -> None:
         """See `Run.finish_step`."""
         config, before, number, position = self.config, self.state, step.number, self.order.position
         carried = [] if self.over(number) else batch.surplus  # after the last step they are wasted
         metrics = batch_metrics(batch, carried, position - before.position, config)
-        metrics |= stats.metrics(self.ranks) | {"optimizer/lr": step.lr} | self.meter.metrics(batch, step.seconds)
+        metrics |= self.checks(batch) | stats.metrics(self.ranks) | {"optimizer/lr": step.lr}
+        metrics |= self.meter.metrics(batch, step.seconds)
         shown = Readable(batch, carried, step.progress, config)
         values = stats.pop_tokens([chosen.rollouts for chosen in shown.chosen], self.ranks)
         rows = shown.rows(values, self.tokenizer) if self.ranks.main else []
         self.reporter.step(number, metrics | self.checkpoints.pop_costs(), step.seconds, rows)
-        if self.ranks.main:
-            warn(number, metrics, config)
         self.batches.after_step(before, batch.generated, position, self.over(number))
         check_logprob_diff(metrics, config.rollout)
         if self.policy.nonfinite >= config.optimizer.max_nonfinite:
@@ -112,6 +122,7 @@ class TrainingRun(Run):
         Each problem's counts are written to evaluations/. Before the first step, eval.before may give them.
         """
         config, prompts, origin = self.config, self.test[:problems], self.checkpoints.fingerprint[STARTING_WEIGHTS]
+        self.reporter.begin(f"evaluating after step {step}: sampling")
         if step == 0 and config.eval.before:
             evaluation = recall(config, prompts, origin)
         else:
@@ -132,3 +143,9 @@ class TrainingRun(Run):
             f"at the last batch with python train.py --replay {shlex.quote(step)}, then start another run with a lower "
             "optimizer.lr or optimizer.max_grad_norm"
         )
+
+
+def resume_command(folder: Path | None) -> str:
+    """The command that resumes a run, to paste into the shell that started it."""
+    script = min(sys.argv[0], os.path.relpath(sys.argv[0]), key=len) if Path(sys.argv[0]).name == "train.py" else "train.py"
+    return f"python {shlex.quote(script)} {shlex.quote(f'{folder}/config.yaml')}"

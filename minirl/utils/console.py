@@ -3,6 +3,8 @@
 import os
 import shutil
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,6 +33,45 @@ def say(message: str) -> None:
         os.dup2(2, 1)
         with suppress(OSError):
             tqdm.write(f"warning: stdout cannot be written ({error}): the run continues and prints to stderr", file=sys.stderr)
+
+
+class Activity:
+    """Says what goes on while nothing else is printed: beside the progress bar on a terminal, else a line every `every`
+    seconds.
+
+    `begin` names the present work; `done`, `of` and `tokens` count it, where it can be counted. A thread of its own reads them.
+    """
+
+    def __init__(self, bar: tqdm, every: float = 30.0) -> None:
+        self.bar, self.every = bar, every
+        self.work, self.done, self.of, self.tokens = "", 0, 0, 0
+        self.since = self.said = time.monotonic()
+        self.closed = threading.Event()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def begin(self, work: str) -> None:
+        """The present work, "" for none."""
+        self.work, self.done, self.of, self.tokens = work, 0, 0, 0
+        self.since = self.said = time.monotonic()
+
+    def line(self) -> str:
+        """The present work with its counts and seconds: sampling 120/320 responses, 3,210 tokens, 34 s."""
+        counts = [f" {self.done}/{self.of} responses"] if self.of else [""]
+        counts += [f"{self.tokens:,} tokens"] if self.tokens else []
+        return f"{self.work}{', '.join(counts)}, {time.monotonic() - self.since:.0f} s"
+
+    def _watch(self) -> None:
+        while not self.closed.wait(0.2 if self.bar.disable else 0.5):
+            if not self.bar.disable:
+                self.bar.set_postfix_str(self.line() if self.work else "")
+            elif self.work and time.monotonic() - self.said >= self.every:
+                self.said = time.monotonic()
+                say(f"... {self.line()}")
+
+    def close(self) -> None:
+        """Ends the thread and removes the bar, so that what is printed next begins at a line of its own."""
+        self.closed.set()
+        self.bar.close()
 
 
 def finish_stdout(text: str = "") -> None:

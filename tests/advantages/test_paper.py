@@ -102,6 +102,12 @@ def test_pkpo_reward_is_the_share_of_k_subsets_with_a_right_answer():
         # eq. 33: a right response counts in the subsets that only it solves, less those of size k - 1 without it
         right = comb(n - c, k - 1) / comb(n, k)
         assert PKPO(k=k, baseline="sloo-1")(g) == pytest.approx([right if r else 0.0 for r in correct])
+        # and by enumeration: the best reward of each k-subset that holds it, less that of the same subset without it
+        gains = []
+        for i in range(n):
+            subsets = [s for s in itertools.combinations(range(n), k) if i in s]
+            gains.append(sum(any(correct[j] for j in s) - any(correct[j] for j in s if j != i) for s in subsets) / comb(n, k))
+        assert PKPO(k=k, baseline="sloo-1")(g) == pytest.approx(gains)
 
 
 def test_pkpo_is_not_grpo_unless_standardised():

@@ -1,6 +1,10 @@
 import json
 
+import numpy as np
+import pytest
+
 from minirl.analysis.__main__ import main
+from minirl.analysis.breakthroughs import mcnemar
 
 from .evaluations import rows, write
 
@@ -21,8 +25,20 @@ def test_solved_by_each_and_by_one_only_counted_by_hand(tmp_path, capsys):
     assert found["rate"]["edas"]["mean"] == 0.5
     assert 0 < found["rate"]["edas"]["low"] < 0.5 < found["rate"]["edas"]["high"] < 1
     assert found["differences"]["edas"]["mean"] == 0
+    # x: dapo p0 p1, edas p0 p2; y: dapo p0, edas p0: one problem each that only one of the two solved
+    assert found["mcnemar"] == {"edas": {"other_only": 1, "first_only": 1, "p": 1}}
     assert found["without_verdict"] == {"dapo": 0, "edas": 1}
     assert "Counted as not solved for want of a verdict: 1 of edas" in capsys.readouterr().out
+
+
+def test_mcnemar_is_a_coin_over_the_problems_that_only_one_method_solved():
+    # 7 of one method only, 1 of the other only, 3 of both, 2 of none: 2 (1 + 8) / 2^8
+    first, other = (
+        np.array([True] * 3 + [False] * 2 + [False] * 7 + [True]),
+        np.array([True] * 3 + [False] * 2 + [True] * 7 + [False]),
+    )
+    assert mcnemar(first, other) == {"other_only": 7, "first_only": 1, "p": pytest.approx(18 / 256)}
+    assert mcnemar(first, first)["p"] == 1
 
 
 def test_one_method_alone_has_no_column_of_its_own(tmp_path, capsys):

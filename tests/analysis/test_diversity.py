@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from minirl.analysis.__main__ import main
-from minirl.analysis.diversity import quartile_means, quartiles
+from minirl.analysis.diversity import quartile_means, quartile_ranges, quartiles
 
 from .evaluations import rows, write
 
@@ -38,6 +38,17 @@ def test_ties_are_the_mean_over_all_their_orders():
     places = [p for p in permutations(range(8)) if (np.diff(diversity[list(p)]) >= 0).all()]
     by_hand = np.mean([improved[list(p)].reshape(4, 2).mean(axis=1) for p in places], axis=0)
     assert quartile_means(diversity, improved, np.ones((1, 8)))[0] == pytest.approx(by_hand)
+
+
+def test_the_range_of_a_quartile_is_that_of_its_problems_shared_ones_included():
+    assert quartile_ranges(np.array([0.3, 0.1, 0.4, 0.2, 0.8, 0.5, 0.7, 0.6])) == [
+        (0.1, 0.2),
+        (0.3, 0.4),
+        (0.5, 0.6),
+        (0.7, 0.8),
+    ]
+    # six problems, 1.5 a quartile: the second problem is of the first two quartiles, the fifth of the last two
+    assert quartile_ranges(np.arange(6.0)) == [(0, 1), (1, 2), (3, 4), (4, 5)]
 
 
 def test_a_problem_that_counts_twice_is_two_problems():
@@ -90,6 +101,7 @@ def test_the_command_on_problems_counted_by_hand(tmp_path, capsys):
     assert found["zero"]["problems"] == 4, "the problem at 100% is in no cohort"
     assert [e["mean"] for e in found["zero"]["improved"]] == [0, 0, 1, 1]
     assert found["zero"]["diversity"] == [0.25, 0.5, 0.75, 1]
+    assert found["zero"]["diversity_range"] == [[0.25] * 2, [0.5] * 2, [0.75] * 2, [1] * 2]
     # all: 1.25 problems a quartile: 1 + .25 | .75 + .5 | .5 + .75 of the tie, half of which improved | 1.25 of the tie
     assert found["all"]["problems"] == 5
     assert [e["mean"] for e in found["all"]["improved"]] == pytest.approx([0, 0.5 / 1.25, (0.5 + 0.375) / 1.25, 0.5])

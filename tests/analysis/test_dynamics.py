@@ -1,11 +1,13 @@
 import json
 
+import numpy as np
 import pytest
 import yaml
 
 import train
 from minirl.analysis import samples
 from minirl.analysis.__main__ import main
+from minirl.analysis.dynamics import course, epoch_means, exponential
 from minirl.config.command_line import load
 from minirl.config.options import Config, as_tree
 
@@ -20,8 +22,8 @@ def run_folder(path, diverse, prompts=256, steps=3):
         for step in range(steps):
             row = {
                 "step": step + 1, "batch/diverse_groups": diverse + (step - 1) * 2, "batch/unique_wrong": diverse / 100,
-                "reward/mean": 0.5, "batch/branch_a": 6, "batch/branch_b": 0, "batch/branch_c": 250 - step,
-                "groups/diverse_groups": 32, "sampling/groups": 64,
+                "batch/unique_wrong_of_two": diverse / 50, "reward/mean": 0.5, "batch/branch_a": 6, "batch/branch_b": 0,
+                "batch/branch_c": 250 - step, "groups/diverse_groups": 32, "sampling/groups": 64, "sampling/aborted_groups": 16,
             }  # fmt: skip
             file.write(json.dumps(row) + "\n")
     return str(path)
@@ -37,11 +39,44 @@ def test_means_ranges_and_the_ratio_of_the_paper(tmp_path, capsys):
     edas = found["methods"]["edas"]["means"]["diverse groups"]
     assert edas == pytest.approx({"mean": 144.1, "least": 144.0, "most": 144.2, "ratio": 144.1 / 89.5})
     assert found["methods"]["edas"]["means"]["branch B (one error repeated)"]["ratio"] is None, "0 / 0"
+    two = found["methods"]["edas"]["means"]["unique wrong, groups with two wrong"]
+    assert two["mean"] == pytest.approx(144.1 / 50)
     assert found["methods"]["dapo"]["means"]["diverse share of generated groups"]["mean"] == 0.5
     out = capsys.readouterr().out
     assert "144.100 (144.00 to 144.20)" in out
     assert "1.61" in out
     assert (tmp_path / "out" / "dynamics.png").stat().st_size > 10_000
+
+
+def test_the_course_of_diverse_groups_by_hand():
+    # the running mean over up to nine steps: 8, 7, 6, then (8 + 6 + 4 + 22) / 4
+    assert course([8, 6, 4, 22]) == {"start": 8, "minimum": 6, "step": 3, "end": 10, "decline": pytest.approx(-25)}
+    assert course([8, 6, 4])["decline"] == pytest.approx(25)
+    assert course([0, 1])["decline"] is None
+
+
+def test_epochs_by_the_prompts_drawn():
+    # 100 problems an epoch; steps begin at prompts 0, 60, 120, 180, 240
+    one = np.array([[10, 60.0], [8, 60], [6, 60], [4, 60], [3, 60]])
+    assert epoch_means([one], 100) == [9, 5, 3]
+    other = np.array([[20, 100.0], [10, 100]])
+    assert epoch_means([one, other], 100) == [(9 + 20) / 2, (5 + 10) / 2, 3]
+
+
+def test_the_ratio_of_each_epoch_to_the_first_method(tmp_path, capsys):
+    # 80 prompts a step; dapo has 8, 10, 12 diverse groups, edas 14, 16, 18; the first epoch has two steps
+    dapo, edas = run_folder(tmp_path / "dapo", 10), run_folder(tmp_path / "edas", 16)
+    assert main(["dynamics", dapo, edas, "--problems", "160", "--out", str(tmp_path / "out")]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "| dapo | 8.0 | 8.0 (1) | 10.0 | -25.0 | 9.0 (1.00) | 12.0 (1.00) |" in out
+    assert "| edas | 14.0 | 14.0 (1) | 16.0 | -14.3 | 15.0 (1.67) | 18.0 (1.50) |" in out
+    assert main(["dynamics", dapo, edas, "--problems", "0", "--out", str(tmp_path / "out")]) == 2
+    assert "at least 1, not 0" in capsys.readouterr().err
+
+
+def test_exponential_smoothing_by_hand():
+    assert exponential([4, 0, 2]) == [4, 2, 2]
+    assert exponential([1, 0, 0], 0.9) == pytest.approx([1, 0.9, 0.81])
 
 
 def test_runs_that_cannot_be_compared_are_refused(tmp_path, capsys):

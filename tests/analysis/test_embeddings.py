@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from minirl.analysis.__main__ import main
-from minirl.analysis.embeddings import Embedder, auc, cosines
+from minirl.analysis.embeddings import Embedder, auc, cosines, counted, deceptive
 from minirl.tiny import make as tiny
 from minirl.utils.errors import ConfigError
 
@@ -40,6 +40,21 @@ def test_cosines_of_pairs_and_triples_by_hand():
 def test_without_right_responses_there_are_pairs_but_no_triples():
     found = cosines(np.zeros((0, 2)), np.eye(2), ["a", "b"])
     assert [len(found[kind]) for kind in ("same", "different", "right", "triple")] == [0, 1, 0, 0]
+
+
+def test_deceptive_pairs_and_triples_counted_by_hand():
+    # the right answer at 0, three wrong ones at 5, 10 and 60 degrees: cosines of 5 and 10 degrees are .9962 and .9848
+    angles = np.radians([0, 5, 10, 60])
+    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    pairs, triples = deceptive(vectors, right=True)
+    assert pairs == pytest.approx(np.cos(np.radians([5, 10, 60, 5, 55, 50])))
+    assert triples == pytest.approx(np.cos(np.radians([10, 60, 60]))), "the widest of the three angles"
+    assert len(deceptive(vectors, right=False)[1]) == 0, "without a right answer there is no triple"
+    found = counted([(pairs, triples), deceptive(vectors[2:], right=True), deceptive(vectors[:1], right=True)], 0.95)
+    assert found == {
+        "pairs": 7, "problems": 2, "deceptive": 3, "deceptive_problems": 1,
+        "triples": 3, "triples_above": {"0.99": 0, "0.98": 1, "0.95": 1},
+    }  # fmt: skip
 
 
 def test_auc_is_the_chance_of_the_right_order():
@@ -123,7 +138,10 @@ def test_the_command(text, tmp_path, capsys):
     )
     arguments = [path, "--embedder", minilm_folder(), "--text", text, "--out", str(tmp_path / "out")]
     assert main(["embeddings", *arguments]) == 0
-    found = json.loads((tmp_path / "out" / "embeddings.json").read_text())["models"]["m"]
+    whole = json.loads((tmp_path / "out" / "embeddings.json").read_text())
+    found = whole["models"]["m"]
+    # different answers: right 12 13 | right a b c | 4: 3 + 6 pairs, 1 + 3 triples
+    assert (whole["deceptive"]["m"]["pairs"], whole["deceptive"]["m"]["triples"]) == (3 + 6, 1 + 3)
     # by hand: wrong pairs 12-12 | two 12-13; three pairs | all ten; triples: one right x 2, two right x 3
     assert {kind: found[kind]["pairs"] for kind in ("same", "different", "right", "triple")} == {
         "same": 1 + 10, "different": 2 + 3, "right": 3 + 6, "triple": 2 + 6
@@ -131,4 +149,4 @@ def test_the_command(text, tmp_path, capsys):
     assert found["same"]["pooled"] == 1, "equal texts"
     assert found["auc"]["problems"] == 1, "one problem has pairs of both kinds"
     assert found["auc"]["mean"] == 1
-    assert "deceptive triples" in capsys.readouterr().out
+    assert "Deceptive pairs and triples" in capsys.readouterr().out

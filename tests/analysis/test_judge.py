@@ -36,7 +36,7 @@ class Handler(BaseHTTPRequestHandler):
             act = self.server.script.pop(0) if self.server.script else self.server.always
         prompt = body["messages"][0]["content"]
         fruits = [a.split("</attempt")[0].split()[-1] for a in prompt.split("<attempt_")[1:]]
-        text = f"Both add wrongly.\nVERDICT: {'SAME' if fruits[0] == fruits[1] else 'DIFFERENT'}"
+        text = f"Both add wrongly.\nVERDICT: {'SAME' if len(set(fruits)) == 1 else 'DIFFERENT'}"
         choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
         usage = {"prompt_tokens": 100, "completion_tokens": 7, "total_tokens": 107}
         status, headers, answer = 200, {}, {"choices": [choice], "usage": usage}
@@ -166,6 +166,28 @@ def test_shares_counted_by_hand_and_the_request(ask, server, monkeypatch):
     assert (path, key) == ("/v1/chat/completions", "Bearer sk-test")
     assert body.keys() == {"model", "messages", "temperature", "max_tokens"}
     assert "question 0" in body["messages"][0]["content"]
+
+
+def test_the_papers_question_has_the_right_answer_and_wants_json_of_all_pairs_of_a_class(ask, server, samples, tmp_path):
+    yes, no = ('```json\n{"reason": "r", "same_error_root": ' + word + "}\n```" for word in ("true", "false"))
+    # classes a a a b and a a b b: three and two pairs within, one across each
+    write(tmp_path / "e", rows("m", [list("aaab"), list("aabb")], responses=TEXTS))
+    server.script = [yes, yes, no, yes, yes, yes, no]
+    code, found = ask("--prompt", "paper", "--pairs", "1")
+    assert (code, found["pairs"], found["prompt"]) == (0, 3 + 1 + 2 + 1, "paper")
+    by_problem = {row["problem"]: (row["within"], row["between"]) for row in found["problems"]["m"]}
+    assert by_problem == {"tests p0": (pytest.approx(2 / 3), 1), "tests p1": (1, 0)}
+    prompts = [body["messages"][0]["content"] for _, _, body in server.seen]
+    assert all("same_error_root" in p and "question" in p and "VERDICT" not in p for p in prompts)
+    assert ["g0" in p for p in prompts] == [True] * 4 + [False] * 3
+    across = prompts[3], prompts[6]
+    assert all(text in across[0] for text in ("1 apple", "4 pear")), "the first response of each class"
+    assert all(text in across[1] for text in ("5 apple", "7 apple"))
+
+
+def test_the_share_above_the_diagonal_is_said(ask, capsys):
+    assert ask()[0] == 0
+    assert "m: 50.0% of 2 problems above the diagonal." in capsys.readouterr().out
 
 
 def test_what_was_judged_is_never_asked_again(ask, server, tmp_path):
@@ -302,6 +324,9 @@ def test_the_last_verdict_of_an_answer_counts():
     assert verdict("I would say VERDICT: SAME, but no.\n**Verdict:** `different`") is False
     assert verdict("the same") is None
     assert verdict("VERDICT: SAMEISH") is None
+    assert verdict('{"same_error_root": true, "reason": "..."}') is True
+    assert verdict('{"same_error_root" : False}') is False
+    assert verdict('{"same_error_root": null}') is None
 
 
 def test_long_responses_keep_their_beginning_and_end():

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minirl.analysis.__main__ import main
-from minirl.analysis.ngrams import before_the_answer, ngrams, similarity, tokens, within_between
+from minirl.analysis.ngrams import before_the_answer, ngrams, ratios, similarity, tokens, within_between
 
 from .evaluations import rows, write
 
@@ -62,9 +62,17 @@ def test_the_command_on_a_problem_counted_by_hand(tmp_path, capsys):
     # x boxed a and y boxed a: 2 of 4; the z are equal: within (1/2 + 1) / 2; between: nothing in common
     second = found["problems"]["m"]["whole"][1]
     assert (second["within"], second["between"]) == (pytest.approx(0.75), 0)
+    assert (first["ratio"], second["ratio"]) == (pytest.approx(8 / 11), None), "1/3 / (11/24); nothing is shared: no ratio"
     assert found["too_short"]["m"] == {"whole": 1, "before": 5}, "q; and before their boxes x, y, z, z"
     summary = found["models"]["m"]["whole"]
     assert summary["within"]["mean"] == pytest.approx((1 / 3 + 0.75) / 2)
     assert summary["above"]["mean"] == 0.5, "above the diagonal: the second"
     assert found["models"]["m"]["before"]["problems"] == 1, "only the first has texts without a box"
-    assert "3-gram similarity" in capsys.readouterr().out
+    out = " ".join(capsys.readouterr().out.split())
+    assert "| m | whole responses | tests | 2 | inf | 50.0 |" in out
+    assert (tmp_path / "out" / "ngrams.png").stat().st_size > 5_000
+
+
+def test_ratios_by_benchmark_the_largest_first():
+    rows = [{"benchmark": b, "ratio": r} for b, r in (("x", 1.5), ("y", 2.0), ("x", None), ("x", 3.0))]
+    assert ratios(rows) == {"x": [float("inf"), 3.0, 1.5], "y": [2.0]}

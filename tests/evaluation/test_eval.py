@@ -22,6 +22,7 @@ from minirl.evaluation import benchmarks, hub_rows, responses, running
 from minirl.evaluation.folder import versions
 from minirl.evaluation.metrics import paired_difference, pass_at_k
 from minirl.tiny import make as tiny
+from minirl.utils.errors import ConfigError
 from minirl.verify.pool.pool import VerifierPool
 from tests.conftest import ROOT
 
@@ -241,6 +242,33 @@ def test_bad_input_is_one_sentence_and_exit_code_2(arguments, sentence, tmp_path
     assert said.count("\n") == 1
     assert sentence in said
     assert not (tmp_path / "out").exists()
+
+
+def test_as_published_is_the_papers_grader_and_one_sample_of_code():
+    known = benchmarks.read_records(program.CONFIG)
+
+    def found(*options):
+        o = program.command_line(["m", *options])
+        chosen = [program.changed(b, o) for b in benchmarks.select(known, ["math", "code"], [], [])]
+        return {b.name: (b.verifier.grader, b.sampling.n) for b in chosen if b.name != "gsm8k"}
+
+    ours, theirs = found(), found("--as-published")
+    assert [ours[name] for name in ("aime2024", "olympiadbench", "humaneval_plus")] == [
+        ("exact", 32),
+        ("exact", 1),
+        ("exact", 8),
+    ]
+    assert theirs["aime2024"] == theirs["hmmt_feb_2025"] == ("mathruler", 32)
+    assert theirs["olympiadbench"] == ("mathruler", 1)
+    code = ("humaneval_plus", "mbpp_plus", "livecodebench_v6", "codeforces")
+    assert [theirs[name][1] for name in code] == [1, 1, 8, 8], "pass@8 needs its eight"
+    assert found("--as-published", "--set", "grader=exact")["aime2024"] == ("exact", 32), "--set comes last"
+
+
+def test_a_key_that_as_published_cannot_set_is_found_when_the_record_is_read(tmp_path):
+    (tmp_path / "mine.yaml").write_text("benchmarks: {x: {file: x.jsonl, as_published: {grade: mathruler}}}")
+    with pytest.raises(ConfigError, match="benchmark x: unknown key 'grade'"):
+        benchmarks.read_records(tmp_path / "mine.yaml")
 
 
 def test_a_changed_data_set_is_noticed(tmp_path, capsys):

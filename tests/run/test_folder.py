@@ -22,7 +22,7 @@ def test_a_run_begins_again_where_its_first_checkpoint_was_not_due_by_the_config
 def test_differences_are_told_apart_by_what_they_do_to_a_run():
     new = ["--run.steps=9", "--optimizer.lr=2e-3", "--rollout.vllm.sleep=false", "--estimator.edas.beta=0.3"]
     refused, rounding, free = differences(load([]), load(new))
-    assert refused == ["estimator.edas.beta: 0.2 -> 0.3", "optimizer.lr: 0.0003 -> 0.002"]
+    assert refused == ["estimator.edas.beta: 0.2 -> 0.3", "optimizer.lr: 0.0004 -> 0.002"]
     assert rounding == ["rollout.vllm.sleep: True -> False"]
     assert free == ["run.steps: 60 -> 9"]
 

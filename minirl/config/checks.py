@@ -3,8 +3,9 @@
 import operator
 import re
 from datetime import date
+from importlib.util import find_spec
 
-from minirl.config.options import Config, every_option
+from minirl.config.options import TASKS, TRACKERS, Config, every_option
 from minirl.utils.errors import ConfigError, require
 from minirl.verify.rewards import reward_file
 
@@ -79,6 +80,10 @@ def check(config: Config) -> None:
         v.labeller is None or ((file := reward_file(v.labeller)) is not None and file.is_file()),
         f"verifier.labeller takes file.py:function of a file that exists, not {v.labeller!r}",
     )
+    require(
+        d.task in TASKS or ((code := reward_file(d.task)) is not None and code.is_file()),
+        f"data.task is one of {', '.join(TASKS)}, or file.py:function of a file that exists, not {d.task!r}",
+    )
     if d.task == "dataset":
         require(bool(d.train), "data.task=dataset needs data.train: a .jsonl or .parquet file, or a Hub name")
         require("{problem}" in d.template, f"data.template must contain {{problem}}, not just {d.template!r}")
@@ -91,6 +96,9 @@ def check(config: Config) -> None:
             isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str) and isinstance(entry[1], int | float),
             f"verifier.rewards takes a list of [file.py:function, weight], not {entry!r}",
         )
+    for name in config.run.trackers:
+        require(name in TRACKERS, f"run.trackers takes {', '.join(TRACKERS)}, not {name!r}")
+        require(find_spec(name) is not None, f"run.trackers={name} needs a package that is not installed: pip install {name}")
     if config.run.stop_after is not None:
         duration(config.run.stop_after)
     if d.template_date is not None:

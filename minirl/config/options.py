@@ -15,10 +15,12 @@ from minirl import advantages, losses
 from minirl.advantages import option
 
 EMBEDDED_TASKS = ("rules", "arithmetic")  # those with an embedded model, embedded-TASK; the first is the default
+TASKS = (*EMBEDDED_TASKS, "fewshot", "dataset")
 LOSS_AGG_MODES = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 KL_ESTIMATORS = ("k1", "k2", "k3")
 ROLLOUT_IS = ("none", "truncate", "mask", "sequence_truncate", "sequence_mask", "sequence_reject")
 KEEP = ("accuracy", "reward")
+TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
 
 
 def items(default: list | dict, text: str) -> Any:
@@ -47,7 +49,9 @@ class ModelConfig:
 @dataclass
 class DataConfig:
     task: str = option(
-        EMBEDDED_TASKS[0], "dataset: read problems; the others generate them", choices=(*EMBEDDED_TASKS, "fewshot", "dataset")
+        EMBEDDED_TASKS[0],
+        f"dataset: read problems; {', '.join(EMBEDDED_TASKS)}, fewshot: generated ones; or file.py:function(split), which "
+        "returns problems of the splits train and test: Problems, or rows with prompt_column and answer_column",
     )
     train: str = option("", "task=dataset: .jsonl or .parquet file, or Hub name")
     test: str = option("", "task=dataset: held-out problems, in these formats; empty: test_size problems are held out of train")
@@ -269,6 +273,9 @@ class RunConfig:
         3, "groups of each step written to rollouts/ as JSON: the one shaped most, an unselected one, a dropped one ...",
         minimum=0,
     )  # fmt: skip
+    trackers: list[str] = items(
+        [], f"experiment trackers, offline unless the environment says otherwise: {', '.join(TRACKERS)}"
+    )
     save_every: int = option(10, "steps between checkpoints; 0: only at the end, when stopped, and of a new best", minimum=0)
     keep: int = option(2, "newest checkpoints kept, besides the best by held-out pass@1", minimum=1)
     save_batches: int = option(
@@ -336,7 +343,7 @@ class Config:
     @property
     def own_code(self) -> list[str]:
         """The names, file.py:name, of the user's own code that the run's numbers depend on, rewards excepted."""
-        names = [*self.algorithm.estimator.split("+"), self.algorithm.loss, self.verifier.labeller]
+        names = [*self.algorithm.estimator.split("+"), self.algorithm.loss, self.verifier.labeller, self.data.task]
         return [name for name in names if name and ".py:" in name]
 
 

@@ -20,8 +20,9 @@ from minirl.verify.types import VerifierError
 # Options that may change when a run is resumed. Data, tokenizer and model are compared by content, not by path.
 MAY_CHANGE = (
     "run.dir", "run.resume", "run.steps", "run.epochs", "run.tokens", "run.seconds", "run.save_", "run.keep",
-    "run.on_save_error", "run.stop_after", "plan.", "eval.every", "eval.before", "verifier.workers", "rollout.logprob_diff_",
-    "model.path", "model.revision", "data.train", "data.test", "rollout.max_empty_steps", "optimizer.max_nonfinite",
+    "run.on_save_error", "run.stop_after", "run.trackers", "plan.", "eval.every", "eval.before", "verifier.workers",
+    "rollout.logprob_diff_", "model.path", "model.revision", "data.train", "data.test", "rollout.max_empty_steps",
+    "optimizer.max_nonfinite",
 )  # fmt: skip
 # These too, but they change the order of summation and so the rounding.
 ROUNDING = (

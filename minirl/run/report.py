@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from minirl.config.options import Config, RolloutConfig
 from minirl.run.diagnoses import Diagnosis, diagnose, newly_seen
+from minirl.run.trackers import Trackers
 from minirl.utils.console import Activity, append_line, must_write, replace_file, say
 from minirl.utils.errors import RunError
 
@@ -50,6 +51,7 @@ class Reporter:
         length: bytes of metrics.jsonl up to `step`.
         """
         self.evaluations = list(evaluations)
+        self.trackers = Trackers(self.folder, self.config, step)
         self.bar.update(step)
         if self.folder is None:
             return
@@ -79,9 +81,10 @@ class Reporter:
             self.activity.tokens += tokens
 
     def close(self) -> None:
-        """Removes the progress bar."""
+        """Removes the progress bar and closes the trackers."""
         if self.activity:
             self.activity.close()
+        self.trackers.close()
 
     def written(self) -> int:
         """Bytes of metrics.jsonl so far; 0 on ranks other than the first."""
@@ -102,6 +105,8 @@ class Reporter:
         }
         append_line(self.folder / "metrics.jsonl", json.dumps({"step": step, **metrics}))
         self.history.append({"step": step, **metrics})
+        self.trackers.log(step, metrics)
+        self.trackers.groups(step, responses)
         if responses:
             lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in responses)
             try:
@@ -120,6 +125,7 @@ class Reporter:
     def evaluation(self, step: int, result: dict[str, float]) -> None:
         """Adds an evaluation to `evaluations` and prints it."""
         self.evaluations.append((step, result))
+        self.trackers.log(step, {f"eval/{name}": value for name, value in result.items()})
         if self.folder is not None:
             more = f", pass@{result['k']} {result['pass@k']:.3f}" if result["k"] > 1 else ""
             say(

@@ -17,6 +17,8 @@ from typing import Any
 
 import yaml
 
+from minirl.config.command_line import load
+from minirl.run.diagnoses import diagnose
 from minirl.utils.errors import ConfigError
 
 Row = dict[str, Any]
@@ -57,6 +59,13 @@ def read_run(folder: Path, budget: int) -> Contents:
             metrics = json.loads(path.read_text(encoding="utf-8"))["metrics"]  # written whole or not at all
             contents.held_out.append({"step": int(path.stem[4:])} | metrics)
     contents.steps = thinned(sorted((folder / "rollouts").glob("step*.jsonl")), budget, contents.notes)
+    try:
+        found = diagnose(history, load([str(config)]))
+        contents.diagnoses = [{"step": d.step, "name": d.name, "text": d.text} for d in found]
+    except ConfigError as error:  # such as an estimator's file that is elsewhere now
+        contents.notes.append(f"No diagnoses: the config cannot be read ({error}).")
+    except KeyError as error:
+        contents.notes.append(f"No diagnoses: metrics.jsonl, of another version, has no {error}.")
     return contents
 
 

@@ -8,6 +8,16 @@ import yaml
 from minirl.config.command_line import load
 from minirl.config.options import as_tree
 
+# What the diagnoses read, of a run without a fault.
+SIZES = {"sampling/groups": 32.0, "sampling/batch_groups": 32.0, "optimizer/steps": 2.0, "optimizer/grad_norm": 1.0}
+CALM = SIZES | dict.fromkeys(
+    [
+        "policy/approx_kl", "policy/clip_high", "policy/clip_low", "policy/rollout_logprob_diff_mean", "optimizer/nonfinite",
+        "response/no_answer", "response/empty_answer", "response/truncated", "response/unlabelled", "response/tokens",
+        "batch/informative", "verify/errors", "verify/timeouts",
+    ],
+    0.0,
+)  # fmt: skip
 HOSTILE = "</script><img src=x onerror='window.hacked = 1'><b>bold</b> & \u2028 \ud800 -->"
 
 
@@ -34,8 +44,8 @@ def group(rng, number, chosen, prompt=None, **extra):
     return [top | response(rng, status, key, size, 7) | extra for status, key, size in kinds]
 
 
-def write(folder, steps, seed=0, groups=None, options=()):
-    """A run folder of `steps` steps. groups: (rng, step) -> rows; three groups otherwise."""
+def write(folder, steps, seed=0, groups=None, options=(), metrics=()):
+    """A run folder of `steps` steps. groups: (rng, step) -> rows; three groups otherwise; metrics: the same at every step."""
     rng = np.random.default_rng(seed)
     (folder / "rollouts").mkdir(parents=True)
     (folder / "evaluations").mkdir()
@@ -46,7 +56,8 @@ def write(folder, steps, seed=0, groups=None, options=()):
         "policy/entropy",
         "groups/informative",
     ]
-    lines = [{"step": s} | dict(zip(names, rng.random(len(names)).tolist(), strict=True)) for s in range(1, steps + 1)]
+    same = CALM | dict(metrics)
+    lines = [{"step": s} | dict(zip(names, rng.random(len(names)).tolist(), strict=True)) | same for s in range(1, steps + 1)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (folder / "evaluations" / "step000000.json").write_text(json.dumps({"metrics": {"pass@1": 0.25}, "problems": []}))
 

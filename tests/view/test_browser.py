@@ -75,6 +75,13 @@ def test_a_token_tells_its_numbers(clean, tmp_path):
         assert word in said
 
 
+def test_a_diagnosis_leads_to_its_step(clean, tmp_path):
+    clean.open(page_of(tmp_path, write(tmp_path / "run", 6, metrics={"reward/accuracy": 1.0})))
+    assert "100.0% of the responses are judged right" in clean["document.getElementById('diagnosed').innerText"]
+    clean["[...document.querySelectorAll('#diagnoses button')].find(b => b.innerText === 'step 3').click()"]
+    clean.wait("document.getElementById('at').textContent === 'step 3'")
+
+
 def test_text_of_a_run_is_never_markup(clean, tmp_path):
     def hostile(rng, step):
         rows = group(rng, 1, "changed", prompt=HOSTILE, gold=HOSTILE, key=HOSTILE, detail=HOSTILE, dropped=HOSTILE)

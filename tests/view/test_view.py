@@ -9,6 +9,7 @@ import pytest
 
 import train
 from minirl.config.command_line import load
+from minirl.run.diagnoses import diagnose
 from minirl.view.__main__ import main
 from minirl.view.read import CURVE_POINTS, RESPONSE_CHARACTERS, flat, ordinal, read_run
 from tests.conftest import ROOT, few_problems
@@ -28,7 +29,8 @@ def test_a_real_run_is_in_its_page_with_the_reasons(tmp_path, capsys):
     run = tmp_path / "run"
     options = [
         "--run.steps=3", "--rollout.prompts=4", "--algorithm.mini_batch_prompts=2", "--eval.problems=4", "--eval.every=0",
-        "--eval.samples=2", "--eval.k=1", "--model.path=embedded-arithmetic", *few_problems(tmp_path),
+        "--eval.samples=2", "--eval.k=1", "--model.path=embedded-arithmetic", "--run.save_rollouts=9", "--optimizer.lr=3e-3",
+        "--optimizer.warmup_steps=0", *few_problems(tmp_path),
     ]  # fmt: skip
     assert train.main(load([*options, "--run-dir", str(run)])) == 0
     assert main([str(run)]) == 0
@@ -40,11 +42,11 @@ def test_a_real_run_is_in_its_page_with_the_reasons(tmp_path, capsys):
     for step in shown["steps"]:
         groups = unpack(step["packed"])
         assert [g["group"] for g in groups] == [g["number"] for g in step["groups"]]
-        assert groups[0]["chosen"] == "changed"
+        assert groups[0]["chosen"] == "changed" or all(g["dropped"] for g in groups), "a batch without a group to train on"
         saved = [json.loads(x) for x in (run / "rollouts" / f"step{step['step']:06d}.jsonl").read_text().splitlines()]
         again = [{k: g[k] for k in g if k != "responses"} | r for g in groups for r in g["responses"]]
         assert again == saved
-        for r in groups[0]["responses"]:
+        for r in groups[0]["responses"] if groups[0]["chosen"] == "changed" else ():
             assert len(r["pieces"]) == len(r["entropies"]) == r["tokens"]
             assert r["advantage"] == pytest.approx(r["before"]["dapo"] + r.get("change", 0), abs=3e-5)
     second = [r for step in shown["steps"] for g in unpack(step["packed"]) for r in g["responses"] if "log_ratio" in r]
@@ -106,7 +108,29 @@ def test_long_curves_and_long_responses_are_shortened_and_said(tmp_path):
     assert contents.notes == [
         "The curves show every 3rd of 4,001 steps.",
         "2 responses of more than 6,000 characters have lost their middle.",
+        "No diagnoses: metrics.jsonl, of another version, has no 'sampling/batch_groups'.",
     ]
+    assert contents.diagnoses is None
+
+
+def test_diagnoses_are_those_of_the_whole_run(tmp_path):
+    run = write(tmp_path / "run", 6, metrics={"reward/accuracy": 1.0})
+    contents = read_run(run, 10**9)
+    history = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    found = diagnose(history, load([str(run / "config.yaml")]))
+    assert contents.diagnoses == [{"step": d.step, "name": d.name, "text": d.text} for d in found]
+    assert any("100.0% of the responses are judged right" in d["text"] for d in contents.diagnoses)
+
+
+def test_a_config_that_can_no_longer_be_read_costs_the_diagnoses_only(tmp_path):
+    run = write(tmp_path / "run", 2)
+    text = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(text.replace("estimator: dapo+edas", "estimator: gone.py:Mine"))
+    contents = read_run(run, 10**9)
+    assert (contents.diagnoses, len(contents.steps)) == (None, 2)
+    (note,) = contents.notes
+    assert note.startswith("No diagnoses: the config cannot be read (")
+    assert "gone.py" in note
 
 
 def test_a_run_that_is_being_written(tmp_path):
@@ -121,7 +145,7 @@ def test_a_run_that_is_being_written(tmp_path):
     assert [s["step"] for s in contents.steps] == [1, 2, 3, 4, 5]
     assert (contents.finished, contents.notes) == (False, [])
     (run / "metrics.jsonl").write_text('{"step": 1}\nnonsense\n[1]\n{"step": 2}\n')
-    assert read_run(run, 10**9).notes == ["2 lines of metrics.jsonl are no JSON objects and are left out."]
+    assert read_run(run, 10**9).notes[0] == "2 lines of metrics.jsonl are no JSON objects and are left out."
 
 
 def test_a_run_that_has_only_begun_has_a_page(tmp_path):

@@ -138,7 +138,8 @@ def open_training(inputs: Inputs, encoded: Encoded, ranks: Ranks, folder: Any, s
 
 def described(config: Config, ranks: Ranks) -> str:
     """One line: device, precision, engine, model and versions."""
-    device = torch.cuda.get_device_name(ranks.device) if ranks.gpu_gib else f"CPU ({torch.get_num_threads()} threads)"
+    threads = torch.get_num_threads()
+    device = torch.cuda.get_device_name(ranks.device) if ranks.gpu_gib else f"CPU ({threads} thread{'s' * (threads > 1)})"
     device = device if ranks.size == 1 else f"{ranks.size} ranks, each {device}"
     engine = config.rollout.engine
     versions = [f"{name} {installed(name)}" for name in dict.fromkeys(("torch", "transformers", engine))]

@@ -134,7 +134,7 @@ def compare(o: argparse.Namespace, options: dict[str, str]) -> int:
     progress = runner.run_cells(cells, machine, enough)
     require(bool(progress.done), f"no run finished: {'; '.join(f'{name}: {why}' for name, why in progress.failed.items())}")
     results = collect(plan, progress.done, progress.failed, o) | {"command": command}
-    replace_file(o.out / "results.json", json.dumps(results, ensure_ascii=False) + "\n")
+    replace_file(o.out / "results.json", json.dumps(results, ensure_ascii=False, separators=(",", ":")) + "\n")
     for line in report.write_report(o.out, results):
         say(line)
     return 1 if progress.failed else 0

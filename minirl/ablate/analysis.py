@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binomtest
 
-from minirl.ablate.outcomes import paired, table
+from minirl.ablate.outcomes import paired, table, verdicts
 from minirl.ablate.statistics import FIRST_LOOK, Difference, at_equal_accuracy, corrected, difference, sentence
 from minirl.evaluation.metrics import powers
 
@@ -62,7 +62,7 @@ def analyse(results: Results) -> dict[str, Any]:
             "breakthroughs": {},
             "verdicts": [],
         }
-    samples = min(max(run["after"]["n"]) for run in results["runs"])
+    samples = min(int(verdicts(run["after"]).max()) for run in results["runs"])
     ks = powers(samples)
     held_out = {k: against(others, baseline, lambda arm, k=k: table(results, arm, k), results["last_look"]) for k in ks}  # type: ignore[misc]
     scalars = {}
@@ -146,7 +146,7 @@ def breakthroughs(results: Results, arms: Sequence[str], baseline: str) -> dict[
         counts, ids = np.zeros((2, 2), int), set()
         for run, other in zip(runs_of(results, arm), base, strict=True):
             before, after = np.array(other["before"]["right"]), [np.array(x["after"]["right"]) > 0 for x in (run, other)]
-            hard = (before == 0) & (np.array(other["before"]["n"]) > 0)
+            hard = (before == 0) & (verdicts(other["before"]) > 0)
             ids |= set(np.flatnonzero(hard))
             for i in np.flatnonzero(hard):
                 counts[int(after[0][i]), int(after[1][i])] += 1

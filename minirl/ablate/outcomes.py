@@ -26,8 +26,8 @@ CURVES = (
 def outcome(cell: Cell) -> dict[str, Any]:
     """A finished cell: {arm, seed, steps, seconds, tokens, training_seconds, before, after, curves, evaluations}.
 
-    before, after: {metrics, n, right, unique_wrong}, the last three a number a problem: responses with a verdict, right ones,
-    and different wrong ones. ConfigError when a file is missing or damaged.
+    before, after: {metrics, n, right}: responses with a verdict and right ones of each problem; n is one number where all
+    problems have the same. ConfigError when a file is missing or damaged.
     """
     try:
         summary = json.loads((cell.folder / "summary.json").read_text(encoding="utf-8"))
@@ -58,13 +58,17 @@ def rounded(value: float) -> float:
 
 def counted(evaluation: Evaluation) -> dict[str, Any]:
     """An evaluation's metrics and counts a problem."""
-    problems = evaluation.problems
+    n = [p["n"] for p in evaluation.problems]
     return {
-        "metrics": evaluation.metrics,
-        "n": [p["n"] for p in problems],
-        "right": [p["right"] for p in problems],
-        "unique_wrong": [len(p["wrong"]) for p in problems],
+        "metrics": {name: rounded(value) for name, value in evaluation.metrics.items()},
+        "n": n if len(set(n)) > 1 else n[0],
+        "right": [p["right"] for p in evaluation.problems],
     }
+
+
+def verdicts(part: dict[str, Any]) -> NDArray[np.int64]:
+    """int[P]: responses with a verdict of each problem. part: of `counted`."""
+    return np.broadcast_to(np.array(part["n"], np.int64), len(part["right"]))
 
 
 def problem_ids(cells: Sequence[Cell]) -> list[str]:
@@ -77,7 +81,7 @@ def problem_ids(cells: Sequence[Cell]) -> list[str]:
 
 def scores(part: dict[str, Any], k: int) -> NDArray[np.float64]:
     """float[P]: unbiased pass@k of each problem (k = 1: its accuracy); NaN with fewer than k verdicts. part: of `counted`."""
-    pairs = zip(part["n"], part["right"], strict=True)
+    pairs = zip(verdicts(part).tolist(), part["right"], strict=True)
     return np.array([rho(n, right, k) if n >= k else np.nan for n, right in pairs])
 
 

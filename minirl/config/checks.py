@@ -5,7 +5,7 @@ import re
 from datetime import date
 from importlib.util import find_spec
 
-from minirl.config.options import TRACKERS, Config, every_option
+from minirl.config.options import TASKS, TRACKERS, Config, every_option
 from minirl.utils.errors import ConfigError, require
 from minirl.verify.rewards import reward_file
 
@@ -79,6 +79,10 @@ def check(config: Config) -> None:
     require(
         v.labeller is None or ((file := reward_file(v.labeller)) is not None and file.is_file()),
         f"verifier.labeller takes file.py:function of a file that exists, not {v.labeller!r}",
+    )
+    require(
+        d.task in TASKS or ((code := reward_file(d.task)) is not None and code.is_file()),
+        f"data.task is one of {', '.join(TASKS)}, or file.py:function of a file that exists, not {d.task!r}",
     )
     if d.task == "dataset":
         require(bool(d.train), "data.task=dataset needs data.train: a .jsonl or .parquet file, or a Hub name")

@@ -15,6 +15,7 @@ from minirl import advantages, losses
 from minirl.advantages import option
 
 EMBEDDED_TASKS = ("rules", "arithmetic")  # those with an embedded model, embedded-TASK; the first is the default
+TASKS = (*EMBEDDED_TASKS, "fewshot", "dataset")
 LOSS_AGG_MODES = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 KL_ESTIMATORS = ("k1", "k2", "k3")
 ROLLOUT_IS = ("none", "truncate", "mask", "sequence_truncate", "sequence_mask", "sequence_reject")
@@ -48,7 +49,9 @@ class ModelConfig:
 @dataclass
 class DataConfig:
     task: str = option(
-        EMBEDDED_TASKS[0], "dataset: read problems; the others generate them", choices=(*EMBEDDED_TASKS, "fewshot", "dataset")
+        EMBEDDED_TASKS[0],
+        f"dataset: read problems; {', '.join(EMBEDDED_TASKS)}, fewshot: generated ones; or file.py:function(split), which "
+        "returns problems of the splits train and test: Problems, or rows with prompt_column and answer_column",
     )
     train: str = option("", "task=dataset: .jsonl or .parquet file, or Hub name")
     test: str = option("", "task=dataset: held-out problems, in these formats; empty: test_size problems are held out of train")
@@ -340,7 +343,7 @@ class Config:
     @property
     def own_code(self) -> list[str]:
         """The names, file.py:name, of the user's own code that the run's numbers depend on, rewards excepted."""
-        names = [*self.algorithm.estimator.split("+"), self.algorithm.loss, self.verifier.labeller]
+        names = [*self.algorithm.estimator.split("+"), self.algorithm.loss, self.verifier.labeller, self.data.task]
         return [name for name in names if name and ".py:" in name]
 
 

@@ -1,4 +1,4 @@
-"""Problems from a generator, a file or the Hub: a training and a held-out set that share no problem."""
+"""Problems from a generator, a function of the user, a file or the Hub: training and held-out sets that share none."""
 
 import hashlib
 import re
@@ -11,7 +11,8 @@ from minirl.data import arithmetic, fewshot, rules
 from minirl.data.messages import read_prompt
 from minirl.data.rows import column_value, read_rows, text_of
 from minirl.utils.errors import ConfigError
-from minirl.verify.types import Problem
+from minirl.verify.rewards import load_function
+from minirl.verify.types import Problem, VerifierError
 
 GENERATORS = {"arithmetic": arithmetic.problems, "fewshot": fewshot.problems, "rules": rules.problems}
 
@@ -19,8 +20,12 @@ GENERATORS = {"arithmetic": arithmetic.problems, "fewshot": fewshot.problems, "r
 def load_problems(config: DataConfig) -> tuple[list[Problem], list[Problem], list[str]]:
     """(train, test, notes to print). Needs neither model nor tokenizer, so that bad data ends a run at once."""
     notes: list[str] = []
-    if config.task in GENERATORS:
-        return GENERATORS[config.task]("train"), GENERATORS[config.task]("test"), notes
+    if config.task != "dataset":
+        train, test = (generated(config, split, notes) for split in ("train", "test"))
+        held_out = {same_problem(p) for p in test}
+        if shared := [p.id for p in train if same_problem(p) in held_out]:
+            raise ConfigError(f"data.task={config.task} has {len(shared)} problems in both splits, such as {shared[0]!r}")
+        return train, test, notes
 
     def read(source: str, split: str) -> list[Problem]:
         return distinct(rows_to_problems(read_rows(source, config.subset, split), config, source), notes)
@@ -42,6 +47,23 @@ def load_problems(config: DataConfig) -> tuple[list[Problem], list[Problem], lis
         raise ConfigError(f"{config.train}: the test set has every training problem, none is left to train on")
     # By digest, since evaluations take the first n problems and a file may be sorted by difficulty.
     return train, sorted(test, key=digest), notes
+
+
+def generated(config: DataConfig, split: str, notes: list[str]) -> list[Problem]:
+    """The problems of a split, "train" or "test", of a generated task or of the user's own (file.py:function)."""
+    if config.task in GENERATORS:
+        return GENERATORS[config.task](split)
+    try:
+        made = list(load_function(config.task)(split))
+    except VerifierError as error:
+        raise ConfigError(f"data.task={config.task}: {error}") from None
+    except Exception as error:
+        raise ConfigError(f"data.task={config.task} failed for {split!r}: {type(error).__name__}: {error}") from error
+    rows = [row for row in made if not isinstance(row, Problem)]
+    if wrong := [row for row in rows if not isinstance(row, dict)]:
+        raise ConfigError(f"data.task={config.task} returns Problems or rows (dicts), not a {type(wrong[0]).__name__}")
+    problems = rows_to_problems(rows, config, f"{config.task} ({split})") if rows or not made else []
+    return distinct([*(p for p in made if isinstance(p, Problem)), *problems], notes)
 
 
 def same_text(text: str) -> str:

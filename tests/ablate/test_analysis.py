@@ -15,7 +15,7 @@ N = 4  # responses a problem
 def run(arm, seed, before, after, level=1.0):
     """A run of 8 steps whose curves are all `level` * step."""
     curve = [level * step for step in range(1, 9)]
-    part = {"metrics": {"pass@1": 0.1, "pass@k": 0.2}, "unique_wrong": [0] * len(after)}
+    part = {"metrics": {"pass@1": 0.1, "pass@k": 0.2}}
     return {
         "arm": arm, "seed": seed, "steps": 8, "seconds": 5.0, "tokens": 2_000_000, "training_seconds": 3.0,
         "before": part | {"n": [N] * len(before), "right": before}, "after": part | {"n": [N] * len(after), "right": after},
@@ -38,6 +38,7 @@ BOTH = [
 
 
 def test_pass_at_k_of_each_problem():
+    assert scores({"n": 4, "right": [1, 4]}, 1).tolist() == [0.25, 1], "one number of responses for all"
     part = {"n": [4, 4, 1], "right": [1, 4, 1]}
     assert scores(part, 1).tolist() == [0.25, 1, 1]
     # 1 - C(3, 2) / C(4, 2); too few verdicts for k = 2

@@ -263,7 +263,7 @@ def test_a_run_with_an_engine_leaves_without_shutting_the_interpreter_down(tmp_p
         f"sys.argv = {['train.py', *RUN, '--run.steps=1', *options, '--run-dir', str(tmp_path / 'out')]!r}\n"
         f"runpy.run_path({str(ROOT / 'train.py')!r}, run_name='__main__')\n"
     )
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=120, cwd=ROOT, check=False,
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=230, cwd=ROOT, check=False,
                           env=os.environ | {"PYTHONPATH": str(ROOT)})  # fmt: skip
     assert done.returncode == code, done.stderr[-2000:]
     assert "1/1 reward" in done.stdout

@@ -180,7 +180,7 @@ FAULTS = {
     "same responses": ([GRPO], one_seed),
     "wrong temperature": ([], lambda m: engines(m, lambda e: with_params(e, temperature=1.6))),
     "stale weights": ([], lambda m: engines(m, lambda e: apart(e, lambda i: False))),
-    "entropy collapse": ([GRPO, "--algorithm.entropy_coef=1e-6"], rewarded_certainty),
+    "entropy collapse": ([GRPO, "--algorithm.entropy_coef=1e-6", "--optimizer.lr=1e-3"], rewarded_certainty),
     "learning rate too high": (["--optimizer.lr=0.05", "--optimizer.max_grad_norm=100"], None),
     "no gradient": (["--algorithm.estimator=OWN:Zero"], None),
     "truncation": ([GRPO, "--rollout.max_response_tokens=5"], None),
@@ -191,7 +191,7 @@ FAULTS = {
     "reward hacking": ([GRPO, "--verifier.rewards=[[OWN:zeros, 2.0]]", "--optimizer.lr=6e-4"], None),
     "no signal": ([], None),
 }  # fmt: skip
-LONGER = {"length growth": 20, "reward hacking": 20, "entropy collapse": 16}
+LONGER = {"length growth": 20, "reward hacking": 20, "entropy collapse": 20}
 OTHERS = {
     "wrong temperature": {
         "cold": ([], lambda m: engines(m, lambda e: with_params(e, temperature=0.6))),

@@ -148,7 +148,7 @@ def test_batches_are_kept_as_the_config_says(tmp_path):
         (run / "checkpoints" / "step000003").mkdir(parents=True)
         batches = Batches(run, load([f"--run.save_batches={newest}"]).run, "")
         for done in range(6):
-            batches.after_step(State(done), [], 0)
+            batches.after_step(State(done), [], 0, last=False)
         steps = [step for step, _ in saved_steps(run)]
         batches.remove_after(4)
         assert [step for step, _ in saved_steps(run)] == [step for step in steps if step <= 4]
@@ -161,10 +161,10 @@ def test_batches_are_kept_as_the_config_says(tmp_path):
 
 def test_an_old_batch_that_cannot_be_removed_costs_a_warning(tmp_path, capsys):
     batches = Batches(tmp_path, load(["--run.save_batches=1"]).run, "")
-    batches.after_step(State(0), [], 4)
+    batches.after_step(State(0), [], 4, last=False)
     (tmp_path / "batches" / "step000001").rename(tmp_path / "elsewhere")
     (tmp_path / "batches" / "step000001").symlink_to(tmp_path / "elsewhere")  # which rmtree refuses, also for root
-    batches.after_step(State(1), [], 8)
+    batches.after_step(State(1), [], 8, last=False)
     batches.remove_after(0)
     printed = capsys.readouterr().out
     assert len(re.findall(r"warning: \S+step000001 is old and could not be removed", printed)) == 2

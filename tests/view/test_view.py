@@ -29,7 +29,7 @@ def test_a_real_run_is_in_its_page_with_the_reasons(tmp_path, capsys):
     run = tmp_path / "run"
     options = [
         "--run.steps=3", "--rollout.prompts=4", "--algorithm.mini_batch_prompts=2", "--eval.problems=4", "--eval.every=0",
-        "--eval.samples=2", "--eval.k=1", "--model.path=embedded-arithmetic", "--run.save_rollouts=9", "--optimizer.lr=3e-3",
+        "--eval.samples=2", "--eval.k=1", "--run.save_rollouts=9", "--optimizer.lr=3e-3",
         "--optimizer.warmup_steps=0", *few_problems(tmp_path),
     ]  # fmt: skip
     assert train.main(load([*options, "--run-dir", str(run)])) == 0

@@ -134,7 +134,7 @@ def test_a_process_without_zero_imports_neither_deepspeed_nor_the_kernel_for_gpu
     program = (
         "import sys, train; from pathlib import Path; from minirl.config.command_line import load\n"
         "from minirl.policy.policy import Policy; from minirl.tiny import make; from minirl.utils.distributed import Ranks\n"
-        f"Policy(load(['--algorithm.kl_coef=0.1']), Ranks(), 22).export(Path({str(tmp_path / 'model')!r}), make.tokenizer())\n"
+        f"Policy(load(['--algorithm.kl_coef=0.1']), Ranks(), len(make.tokenizer())).export(Path({str(tmp_path / 'model')!r}), make.tokenizer())\n"
         "print(*{'deepspeed', 'vllm', 'torch.nn.attention.varlen', 'sklearn', 'scipy', 'matplotlib'} & sys.modules.keys())"
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}

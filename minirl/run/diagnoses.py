@@ -449,15 +449,18 @@ def no_signal(history: Sequence[Row], config: Config) -> str | None:
 
 
 def small_batches(history: Sequence[Row], config: Config) -> str | None:
-    """In three of five steps: a single one that is not full is chance."""
+    """An empty batch, or three of five that are not full: a single one of these is chance."""
     rows, wanted = history[-RECENT:], config.rollout.prompts
-    small = [row for row in rows if row["sampling/batch_groups"] < wanted]
-    if len(small) < 3:
+    now, small = rows[-1], sum(row["sampling/batch_groups"] < wanted for row in rows)
+    if now["sampling/batch_groups"] and small < 3:
         return None
     return (
-        f"{len(small)} of the last {len(rows)} batches are not full, this one has {rows[-1]['sampling/batch_groups']:.0f} of "
-        f"{wanted} groups: of {rows[-1]['sampling/groups']:.0f} sampled, only {rows[-1]['groups/informative']:.0%} carry "
-        f"signal; raise rollout.group_size or rollout.max_generation_batches={config.rollout.max_generation_batches}"
+        f"step {now['step']:.0f} has {now['sampling/batch_groups']:.0f} of {wanted} groups"
+        + (f", and {small} of the last {len(rows)} batches are not full" if small > 1 else "")
+        + f": of {now['sampling/groups']:.0f} sampled, only {now['groups/informative']:.0%} carry signal"
+        + ("" if now["sampling/batch_groups"] else ", and the update was skipped")
+        + "; raise rollout.group_size or rollout.max_generation_batches="
+        f"{config.rollout.max_generation_batches}"
     )
 
 

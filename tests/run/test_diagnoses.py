@@ -310,6 +310,7 @@ def test_weights_of_another_precision_and_noise():
 def test_batches_that_are_not_full_and_steps_that_are_not_finite():
     rows = [row(s, sampling__batch_groups=20.0 if s > 6 else 32.0) for s in range(1, 12)]
     assert found(rows) == [(9, "small batches")]
+    assert found([row(1, sampling__batch_groups=0.0)]) == [(1, "small batches")], "at once"
     assert found([row(1), row(2, optimizer__nonfinite=1.0)]) == [(2, "not finite")]
 
 

@@ -60,7 +60,7 @@ def counted(evaluation: Evaluation) -> dict[str, Any]:
     """An evaluation's metrics and counts a problem."""
     n = [p["n"] for p in evaluation.problems]
     return {
-        "metrics": {name: rounded(value) for name, value in evaluation.metrics.items()},
+        "metrics": {name: rounded(value) if np.isfinite(value) else None for name, value in evaluation.metrics.items()},
         "n": n if len(set(n)) > 1 else n[0],
         "right": [p["right"] for p in evaluation.problems],
     }

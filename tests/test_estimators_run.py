@@ -59,7 +59,7 @@ CASES = {
         "--algorithm.rollout_is=sequence_mask", "--algorithm.clip_low=0.1",
     ],
     "an estimator and a loss of one's own, responses left out": [
-        "--algorithm.estimator=OWN:OnlyShort", "--estimator.custom={longest: 9}", "--algorithm.loss=OWN:Half",
+        "--algorithm.estimator=OWN:OnlyShort", "--estimator.custom={longest: 18}", "--algorithm.loss=OWN:Half",
     ],
     "whitened over the batch": ["--algorithm.estimator=reinforce_pp+fgrpo", "--algorithm.loss=kl_cov"],
     "groups that are all wrong": ["--algorithm.estimator=ngrpo+edas", "--algorithm.loss=gmpo", "--algorithm.epochs=2"],

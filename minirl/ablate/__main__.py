@@ -25,8 +25,8 @@ from minirl.ablate import outcomes, report, runner
 from minirl.ablate.analysis import narrow
 from minirl.ablate.statistics import FIRST_LOOK, LAST_LOOK
 from minirl.config.command_line import pairs
-from minirl.utils.console import finish_stdout, replace_file, say
-from minirl.utils.errors import ConfigError, require
+from minirl.utils.console import finish_stdout, must_write, replace_file, say
+from minirl.utils.errors import ConfigError, RunError, require
 
 QUICK = {
     "run.steps": "10", "rollout.prompts": "16", "algorithm.mini_batch_prompts": "8", "eval.problems": "96", "eval.samples": "8",
@@ -44,7 +44,12 @@ def command_line(argv: Sequence[str] | None) -> tuple[argparse.Namespace, dict[s
     add("--estimators", default="", metavar="A,B", help="estimators to compare, such as dapo,dapo+edas")
     add("--grid", nargs="+", action="extend", default=[], metavar="KEY=V1,V2", help="further options, every combination")
     add("--arms", default="", metavar="A,B", help="only these arms of the config file")
-    add("--seeds", type=int, help="seeds of every arm, with --until the most; 3, or what the config file says")
+    add(
+        "--seeds",
+        type=int,
+        help="seeds of every arm, with --until the most; 3, or what the config file says. "
+        "Raising it after a look at the result makes the intervals too narrow: --until is for that",
+    )
     add("--baseline", metavar="ARM", help="the arm that the others are compared with; the first one otherwise")
     add("--budget", metavar="KIND=N", help="what every run may spend: steps=N, tokens=N (generated) or time=30m (training)")
     add("--until", type=float, metavar="POINTS", help="add seeds until the half-width of every interval is so many points")
@@ -60,14 +65,14 @@ def command_line(argv: Sequence[str] | None) -> tuple[argparse.Namespace, dict[s
 
 def definition(o: argparse.Namespace, options: dict[str, str]) -> design.Design:
     """The design that the command line gives."""
-    estimators = [name for name in o.estimators.split(",") if name]
+    estimators = [name.strip() for name in o.estimators.split(",") if name.strip()]
     if o.quick:
         estimators = estimators or ["dapo", "dapo+edas"]
         o.seeds, options = o.seeds or 2, QUICK | options
     if o.until is not None and o.seeds is None:
         o.seeds = LAST_LOOK
     options = options | design.budget_options(o.budget)
-    only = [name for name in o.arms.split(",") if name]
+    only = [name.strip() for name in o.arms.split(",") if name.strip()]
     return design.design_of(o.config, estimators, o.grid, options, o.seeds, o.baseline, only)
 
 
@@ -77,7 +82,7 @@ def collect(plan: design.Design, done: Sequence[design.Cell], failed: dict[str, 
     return {
         "baseline": plan.baseline,
         "arms": {arm.name: dict(arm.options) for arm in plan.arms},
-        "budget": o.budget or f"steps={done[0].config.run.steps}",
+        "budget": o.budget or budget_of(done),
         "task": done[0].config.data.task,
         "model": done[0].config.model.path,
         "differing": design.differing(done),
@@ -87,6 +92,16 @@ def collect(plan: design.Design, done: Sequence[design.Cell], failed: dict[str, 
         "problems": outcomes.problem_ids(done),
         "runs": [outcomes.outcome(cell) for cell in done],
     }
+
+
+def budget_of(cells: Sequence[design.Cell]) -> str:
+    """The budget that the configs give, where the command line gives none."""
+    limits = {(run.steps, run.epochs, run.tokens, run.seconds) for run in (cell.config.run for cell in cells)}
+    if len(limits) > 1:
+        return "not the same for all arms, see what differs"
+    ((steps, epochs, tokens, seconds),) = limits
+    more = {"epochs": epochs, "tokens": tokens, "seconds": seconds}
+    return ", ".join([f"steps={steps}", *(f"{name}={value:g}" for name, value in more.items() if value is not None)])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -99,9 +114,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 say(line)
             return 0
         return compare(o, options)
-    except ConfigError as error:
+    except (ConfigError, RunError) as error:
         print(f"minirl.ablate: {error}", file=sys.stderr)
-        return 2
+        return 1 if isinstance(error, RunError) else 2
     except KeyboardInterrupt:
         print("minirl.ablate: interrupted; the same command continues", file=sys.stderr)
         return 130
@@ -122,6 +137,8 @@ def compare(o: argparse.Namespace, options: dict[str, str]) -> int:
         f"--until looks after {FIRST_LOOK} seeds or more: --seeds {plan.seeds} is the most",
     )
     command = shlex.join(["python", "-m", "minirl.ablate", *sys.argv[1:]])
+    for cell in cells:
+        runner.finished(cell)  # refuses a folder with other runs before anything is written
     runner.remember(o.out, {"command": command, "arms": {arm.name: dict(arm.options) for arm in plan.arms}})
     say(
         f"{len(plan.arms)} arms x {plan.seeds} seeds = {len(cells)} runs, {machine.jobs} at a time, each with a budget of "
@@ -131,13 +148,25 @@ def compare(o: argparse.Namespace, options: dict[str, str]) -> int:
     def enough(done: Sequence[design.Cell]) -> bool:
         return o.until is not None and narrow(collect(plan, done, {}, o), o.until)
 
-    progress = runner.run_cells(cells, machine, enough)
+    progress = runner.Progress()
+    try:
+        runner.run_cells(cells, machine, enough, progress)
+    except KeyboardInterrupt:
+        if progress.done:
+            finish(plan, progress, o, command)
+        raise
     require(bool(progress.done), f"no run finished: {'; '.join(f'{name}: {why}' for name, why in progress.failed.items())}")
+    finish(plan, progress, o, command)
+    return 1 if progress.failed else 0
+
+
+def finish(plan: design.Design, progress: runner.Progress, o: argparse.Namespace, command: str) -> None:
+    """Writes results.json and the report of what is done."""
     results = collect(plan, progress.done, progress.failed, o) | {"command": command}
-    replace_file(o.out / "results.json", json.dumps(results, ensure_ascii=False, separators=(",", ":")) + "\n")
+    with must_write(o.out):
+        replace_file(o.out / "results.json", json.dumps(results, ensure_ascii=False, separators=(",", ":")) + "\n")
     for line in report.write_report(o.out, results):
         say(line)
-    return 1 if progress.failed else 0
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binomtest
 
-from minirl.ablate.outcomes import paired, table, verdicts
+from minirl.ablate.outcomes import compared, paired, table, verdicts
 from minirl.ablate.statistics import FIRST_LOOK, Difference, at_equal_accuracy, corrected, difference, sentence
 from minirl.evaluation.metrics import powers
 
@@ -24,13 +24,13 @@ def runs_of(results: Results, arm: str) -> list[dict[str, Any]]:
 
 def last_quarter(run: dict[str, Any], key: str) -> float:
     """The mean of a curve over the last quarter of the run's steps."""
-    values = run["curves"][key]
-    return float(np.mean(values[-max(1, len(values) // 4) :]))
+    values = run["curves"].get(key, [])
+    return float(np.mean(values[-max(1, len(values) // 4) :])) if values else float("nan")
 
 
 def whole(run: dict[str, Any], key: str) -> float:
     """The mean of a curve over all steps."""
-    return float(np.mean(run["curves"][key]))
+    return float(np.mean(run["curves"].get(key, [float("nan")])))
 
 
 # Numbers a run, besides the held-out ones: what they are called, and how they come from a run.
@@ -49,36 +49,35 @@ SCALARS: dict[str, Callable[[dict[str, Any]], float]] = {
 
 def analyse(results: Results) -> dict[str, Any]:
     """{seeds, ks, arms, held_out, scalars, equal_accuracy, breakthroughs, verdicts}; see the functions below."""
-    seeds, baseline = paired(results), results["baseline"]
-    others = [arm for arm in results["arms"] if arm != baseline]
+    seeds, baseline, last = paired(results), results["baseline"], results["last_look"]
+    empty: dict[str, Any] = {key: {} for key in ("arms", "held_out", "scalars", "equal_accuracy", "breakthroughs")}
     if not seeds:
-        return {
-            "seeds": [],
-            "ks": [],
-            "arms": {},
-            "held_out": {},
-            "scalars": {},
-            "equal_accuracy": {},
-            "breakthroughs": {},
-            "verdicts": [],
-        }
-    samples = min(int(verdicts(run["after"]).max()) for run in results["runs"])
-    ks = powers(samples)
-    held_out = {k: against(others, baseline, lambda arm, k=k: table(results, arm, k), results["last_look"]) for k in ks}  # type: ignore[misc]
-    scalars = {}
+        return empty | {"seeds": [], "ks": [], "verdicts": []}
+    others = [arm for arm in compared(results) if arm != baseline]
+    ks = [k for k in powers(most_verdicts(results)) if table(results, baseline, k).size]
+    held_out = {k: against(others, baseline, lambda arm, k=k: table(results, arm, k), last) for k in ks}  # type: ignore[misc]
+    scalars, equal = {}, {}
     if len(seeds) > 1:
         for name, of in SCALARS.items():
-            scalars[name] = against(others, baseline, lambda arm, of=of: np.array([[of(r)] for r in runs_of(results, arm)]))  # type: ignore[misc]
+            numbers = {arm: np.array([[of(run)] for run in runs_of(results, arm)]) for arm in [baseline, *others]}
+            if all(np.isfinite(column).all() for column in numbers.values()):
+                scalars[name] = against(others, baseline, numbers.__getitem__, last)
+        equal = {key: equal_accuracy(results, others, baseline, key) for key in DIVERSITY}
     return {
         "seeds": seeds,
         "ks": ks,
-        "arms": {arm: summary(results, arm, ks) for arm in results["arms"]},
+        "arms": {arm: summary(results, arm, ks) for arm in [baseline, *others]},
         "held_out": held_out,
         "scalars": scalars,
-        "equal_accuracy": {key: equal_accuracy(results, others, baseline, key) for key in DIVERSITY} if len(seeds) > 1 else {},
+        "equal_accuracy": equal,
         "breakthroughs": breakthroughs(results, others, baseline),
         "verdicts": [sentence(arm, baseline, held_out[1][arm]) for arm in others],
     }
+
+
+def most_verdicts(results: Results) -> int:
+    """The largest k of pass@k that every run has for some problem."""
+    return min(int(verdicts(run["after"]).max()) for run in results["runs"])
 
 
 def against(
@@ -95,12 +94,13 @@ def against(
 
 def narrow(results: Results, points: float) -> bool:
     """Whether every arm's interval for pass@1 is at most `points` to each side; never before FIRST_LOOK seeds."""
-    seeds, baseline = paired(results), results["baseline"]
-    others = [arm for arm in results["arms"] if arm != baseline]
-    if len(seeds) < FIRST_LOOK:
+    baseline, arms = results["baseline"], compared(results)
+    if len(paired(results)) < FIRST_LOOK or len(arms) < len(results["arms"]):
         return False
+    others = [arm for arm in arms if arm != baseline]
     found = against(others, baseline, lambda arm: table(results, arm, 1), results["last_look"])
-    return all(100 * d.half_width <= points for d in found.values())
+    # An interval without any width says that nothing varied, not that all is known.
+    return all(0 < 100 * d.half_width <= points for d in found.values())
 
 
 def summary(results: Results, arm: str, ks: Sequence[int]) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def summary(results: Results, arm: str, ks: Sequence[int]) -> dict[str, Any]:
     runs = runs_of(results, arm)
     after = {k: table(results, arm, k).mean(1) for k in ks}
     return {
-        "after": {k: (float(np.nanmean(v)), float(np.std(v, ddof=1)) if len(v) > 1 else None) for k, v in after.items()},
+        "after": {k: (float(np.mean(v)), float(np.std(v, ddof=1)) if len(v) > 1 else None) for k, v in after.items()},
         "before": float(np.mean([run["before"]["metrics"]["pass@1"] for run in runs])),
         "before_k": float(np.mean([run["before"]["metrics"]["pass@k"] for run in runs])),
         "steps": sorted({run["steps"] for run in runs}),
@@ -119,7 +119,7 @@ def summary(results: Results, arm: str, ks: Sequence[int]) -> dict[str, Any]:
 
 def equal_accuracy(results: Results, arms: Sequence[str], baseline: str, key: str) -> dict[str, Any]:
     """{arm: (difference of the measure between runs when they are equally accurate, the range of training accuracy), or the
-    reason why there is none}."""
+    reason why there is none}; corrected for the number of arms."""
 
     def curves(arm: str) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
         return [(np.array(r["curves"]["reward/accuracy"]), np.array(r["curves"][key])) for r in runs_of(results, arm)]
@@ -128,8 +128,11 @@ def equal_accuracy(results: Results, arms: Sequence[str], baseline: str, key: st
     for arm in arms:
         try:
             found[arm] = at_equal_accuracy(curves(arm), curves(baseline))
-        except ValueError as error:
-            found[arm] = str(error)
+        except (ValueError, KeyError) as error:
+            found[arm] = f"none: {error}"
+    known = [arm for arm in arms if not isinstance(found[arm], str)]
+    for arm, one in zip(known, corrected([found[arm][0] for arm in known]), strict=True):
+        found[arm] = one, found[arm][1]
     return found
 
 
@@ -137,23 +140,33 @@ def breakthroughs(results: Results, arms: Sequence[str], baseline: str) -> dict[
     """{arm: {hard, both, arm_only, baseline_only, neither, p, problems}}: problems that no response solved before training, by
     whether one does after, over all paired seeds.
 
-    p: exact McNemar test, a binomial test of the problems that one arm alone solved; the pairs are within a seed, so seeds are
-    its strata. It takes the problems of all seeds as independent: where seeds share problems that are hard to move, it is too
-    small. problems: different problems among the hard ones.
+    p: exact McNemar test, a binomial test of the problems that one arm alone solved, by Holm over arms; the pairs are within
+    a seed, so seeds are its strata. It takes the problems of all seeds as independent: where seeds share problems that are hard
+    to move, it is too small. rate: the difference of the solved share, float[S, 1] a seed, by `against`; problems: different
+    problems among the hard ones.
     """
-    base, rows = runs_of(results, baseline), {}
+    base, rows = runs_of(results, baseline), dict[str, Any]()
+    shares: dict[str, list[list[float]]] = {arm: [] for arm in [baseline, *arms]}
     for arm in arms:
         counts, ids = np.zeros((2, 2), int), set()
+        shares[baseline] = []
         for run, other in zip(runs_of(results, arm), base, strict=True):
-            before, after = np.array(other["before"]["right"]), [np.array(x["after"]["right"]) > 0 for x in (run, other)]
-            hard = (before == 0) & (verdicts(other["before"]) > 0)
+            hard = (np.array(other["before"]["right"]) == 0) & (verdicts(other["before"]) > 0)
+            solved, of_base = (np.array(x["after"]["right"])[hard] > 0 for x in (run, other))
             ids |= set(np.flatnonzero(hard))
-            for i in np.flatnonzero(hard):
-                counts[int(after[0][i]), int(after[1][i])] += 1
+            np.add.at(counts, (solved.astype(int), of_base.astype(int)), 1)
+            for name, one in ((arm, solved), (baseline, of_base)):
+                shares[name].append([float(one.mean()) if len(one) else float("nan")])
         only, base_only = int(counts[1, 0]), int(counts[0, 1])
         p = float(binomtest(only, only + base_only).pvalue) if only + base_only else 1.0
         rows[arm] = {"hard": int(counts.sum()), "both": int(counts[1, 1]), "arm_only": only, "baseline_only": base_only,
-                     "neither": int(counts[0, 0]), "p": p, "problems": len(ids)}  # fmt: skip
+                     "neither": int(counts[0, 0]), "p": p, "problems": len(ids), "rate": None}  # fmt: skip
+    at_least = 0.0
+    for rank, arm in enumerate(sorted(arms, key=lambda arm: rows[arm]["p"])):
+        rows[arm]["p"] = at_least = max(at_least, min(1.0, (len(arms) - rank) * rows[arm]["p"]))
+    if len(base) > 1 and np.isfinite(np.array(list(shares.values()))).all():
+        for arm, d in against(arms, baseline, lambda name: np.array(shares[name]), results["last_look"]).items():
+            rows[arm]["rate"] = d
     return rows
 
 

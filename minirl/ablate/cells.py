@@ -17,6 +17,7 @@ from minirl.utils.console import replace_file
 from minirl.utils.errors import ConfigError, require
 
 SECTION = "ablate"  # of a config file: {arms: {NAME: {option: value}}, baseline: NAME, seeds: N}
+OWN = ("run.seed", "run.dir", "run.resume", "eval.before")  # what the comparison sets itself
 # Sections and options that the evaluation before the first step depends on; cells that agree in them share it.
 SHARED = ("model.", "data.", "verifier.", "rollout.engine", "rollout.stop", "rollout.vllm.", "run.seed")
 SHARED_EVAL = ("problems", "samples", "k", "temperature", "top_p", "top_k", "max_response_tokens")
@@ -48,6 +49,9 @@ class Design:
         require(len(names) > 1, f"a comparison needs two arms or more, not {', '.join(names) or 'none'}")
         require(self.baseline in names, f"the baseline {self.baseline!r} is none of the arms {', '.join(names)}")
         require(self.seeds >= 1, f"--seeds must be at least 1, not {self.seeds}")
+        for where, options in (("the command line", self.options), *((f"arm {arm.name}", arm.options) for arm in self.arms)):
+            own = ", ".join(key for key in options if key in OWN)
+            require(not own, f"{where} sets {own}, which a comparison sets itself: use --seeds and --out")
 
 
 @dataclass(frozen=True)
@@ -77,12 +81,27 @@ def arms_of(estimators: Sequence[str], grid: Sequence[str]) -> list[Arm]:
     for text in grid:
         key, equals, values = text.partition("=")
         require(bool(equals and values), f"--grid takes key=value,value such as optimizer.lr=1e-4,3e-4, not {text!r}")
-        axes.append([(key.lstrip("-"), value) for value in values.split(",")])
+        found = [value.strip() for value in re.split(r",(?![^\[({]*[\])}])", values)]  # not inside brackets
+        require(all(found), f"--grid {text} has an empty value")
+        axes.append([(key.strip().lstrip("-"), value) for value in found])
     arms = []
     for estimator, point in itertools.product(estimators or [""], itertools.product(*axes)):
         named = [estimator] * bool(estimator) + [f"{key.rpartition('.')[2]}={value}" for key, value in point]
         arms.append(Arm(" ".join(named), ({"algorithm.estimator": estimator} if estimator else {}) | dict(point)))
     return arms
+
+
+def section_of(base: Path) -> dict[str, Any]:
+    """The section `ablate` of a config file, {} without one. ConfigError for what cannot be one."""
+    section = read_yaml(base).get(SECTION) or {}
+    fits = isinstance(section, dict) and isinstance(section.get("arms") or {}, dict)
+    require(fits, f"the section {SECTION} of {base} is written as arms: {{NAME: {{option: value}}}}, not {section!r}")
+    unknown = ", ".join(map(str, set(section) - {"arms", "baseline", "seeds", "first_seed"}))
+    require(not unknown, f"the section {SECTION} of {base} has arms, baseline, seeds and first_seed, not {unknown}")
+    for name in ("seeds", "first_seed"):
+        value = section.get(name, 0)
+        require(isinstance(value, int), f"{SECTION}.{name} of {base} must be a whole number, not {value!r}")
+    return section
 
 
 def design_of(
@@ -93,12 +112,7 @@ def design_of(
 
     only: names of the file's arms to run. ConfigError for an arm or a section that cannot be.
     """
-    section = (read_yaml(base).get(SECTION) or {}) if base else {}
-    unknown = set(section) - {"arms", "baseline", "seeds", "first_seed"}
-    require(
-        not unknown,
-        f"the section {SECTION} of {base} has arms, baseline, seeds and first_seed, not {', '.join(map(str, unknown))}",
-    )
+    section = section_of(base) if base else {}
     if estimators or grid:
         arms = arms_of(estimators, grid)
     else:
@@ -133,13 +147,28 @@ def cells_of(design: Design, out: Path) -> list[Cell]:
             options = {key: value for key, value, _ in every_option(config)}
             shared = {key: value for key, value in options.items() if key.startswith(SHARED)}
             shared |= {name: getattr(config.eval, name) for name in SHARED_EVAL}
-            folder = out / "runs" / re.sub(r"[^\w.+=-]", "_", arm.name) / f"seed{seed}"
+            folder = out / "runs" / re.sub(r"[^\w.+=-]|^\.+", "_", arm.name) / f"seed{seed}"
             cells.append(Cell(arm, seed, folder, config, json.dumps(shared, sort_keys=True, default=str)))
+    check_alike(cells)
     folders = {cell.folder for cell in cells}
     require(
         len(folders) == len(cells), "two arms have names that give the same folder: " + ", ".join(a.name for a in design.arms)
     )
     return cells
+
+
+def check_alike(cells: Sequence[Cell]) -> None:
+    """ConfigError for arms that are evaluated differently, or do not differ at all."""
+    for name in SHARED_EVAL:
+        values = {cell.arm.name: getattr(cell.config.eval, name) for cell in cells}
+        if len(set(values.values())) > 1:
+            shown = ", ".join(f"{arm}: {value}" for arm, value in values.items())
+            raise ConfigError(f"arms must be evaluated alike, and eval.{name} differs ({shown}): set it for all of them")
+    configs: dict[str, str] = {}
+    for cell in cells:
+        if cell.seed == cells[0].seed:
+            twin = configs.setdefault(repr(as_tree(cell.config)), cell.arm.name)
+            require(twin == cell.arm.name, f"arms {twin} and {cell.arm.name} have the same options: nothing to compare")
 
 
 def write_config(cell: Cell, path: Path) -> None:

@@ -46,7 +46,7 @@ def outcome(cell: Cell) -> dict[str, Any]:
         "tokens": int(sum(row["sampling/tokens"] for row in history)),
         "training_seconds": round(sum(row["time/step"] for row in history), 1),
         "before": counted(evaluations[0][1]), "after": counted(evaluations[-1][1]),
-        "curves": {key: [rounded(row[key]) for row in history] for key in CURVES if key in history[0]},
+        "curves": {key: [rounded(row[key]) for row in history] for key in CURVES if all(key in row for row in history)},
         "evaluations": [[step, e.metrics["pass@1"], e.metrics["pass@k"]] for step, e in evaluations],
     }  # fmt: skip
 
@@ -60,7 +60,7 @@ def counted(evaluation: Evaluation) -> dict[str, Any]:
     """An evaluation's metrics and counts a problem."""
     n = [p["n"] for p in evaluation.problems]
     return {
-        "metrics": {name: rounded(value) for name, value in evaluation.metrics.items()},
+        "metrics": {name: rounded(value) if np.isfinite(value) else None for name, value in evaluation.metrics.items()},
         "n": n if len(set(n)) > 1 else n[0],
         "right": [p["right"] for p in evaluation.problems],
     }
@@ -85,22 +85,44 @@ def scores(part: dict[str, Any], k: int) -> NDArray[np.float64]:
     return np.array([rho(n, right, k) if n >= k else np.nan for n, right in pairs])
 
 
+def compared(results: dict[str, Any]) -> list[str]:
+    """The arms that are compared: the baseline, and the others with a finished run."""
+    finished = {run["arm"] for run in results["runs"]}
+    return [arm for arm in results["arms"] if arm in finished or arm == results["baseline"]]
+
+
 def paired(results: dict[str, Any]) -> list[int]:
-    """The seeds that every arm has finished."""
-    arms = list(results["arms"])
-    seeds = {arm: {run["seed"] for run in results["runs"] if run["arm"] == arm} for arm in arms}
-    return sorted(set.intersection(*seeds.values()))
+    """The seeds that every compared arm has finished; none if nothing is compared with the baseline."""
+    arms = compared(results)
+    seeds = [{run["seed"] for run in results["runs"] if run["arm"] == arm} for arm in arms]
+    return sorted(set.intersection(*seeds)) if len(arms) > 1 else []
+
+
+def left_out(results: dict[str, Any]) -> list[str]:
+    """What was run or asked for and is not compared, in words."""
+    arms, seeds = compared(results), set(paired(results))
+    words = [f"{arm} (no finished run)" for arm in results["arms"] if arm not in arms]
+    alone = [run for run in results["runs"] if run["seed"] not in seeds]
+    return words + [f"{run['arm']}, seed {run['seed']} (another arm has not finished this seed)" for run in alone]
 
 
 def table(results: dict[str, Any], arm: str, k: int) -> NDArray[np.float64]:
-    """float[S, P]: pass@k after training of an arm's paired seeds, a row a seed."""
-    runs = {run["seed"]: run for run in results["runs"] if run["arm"] == arm}
-    return np.stack([scores(runs[seed]["after"], k) for seed in paired(results)])
+    """float[S, P]: pass@k after training of an arm's paired seeds, a row a seed; only of the problems that have k verdicts in
+    every compared arm and seed, so that all numbers of a column are of the same problems."""
+    seeds, arms = paired(results), compared(results)
+    runs = {(run["arm"], run["seed"]): scores(run["after"], k) for run in results["runs"] if run["seed"] in seeds}
+    whole = np.isfinite(np.stack([runs[other, seed] for other in arms for seed in seeds])).all(0)
+    return np.stack([runs[arm, seed][whole] for seed in seeds])
 
 
 def load(path: Path) -> dict[str, Any]:
     """The results.json of a comparison. ConfigError when it cannot be read."""
+    remedy = "run the comparison's command again, which makes it from the finished runs"
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        results = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read the results {path}: {error}") from None
+        raise ConfigError(f"cannot read the results {path}: {error}; {remedy}") from None
+    needed = ("baseline", "arms", "budget", "task", "model", "differing", "failed", "until", "last_look", "problems", "runs")
+    if missing := [key for key in needed if not isinstance(results, dict) or key not in results]:
+        raise ConfigError(f"{path} is not what a comparison writes ({', '.join(missing)} missing): {remedy}")
+    return results

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from minirl.ablate.analysis import DIVERSITY, Results, analyse, runs_of
+from minirl.ablate.outcomes import compared, left_out
 from minirl.ablate.statistics import Difference
 from minirl.analysis.paper import DELTAS
 from minirl.analysis.run_report import smooth
+from minirl.config.checks import duration
 from minirl.evaluation.report import markdown
 from minirl.utils.console import must_write, replace_file
 
@@ -26,6 +28,7 @@ PANELS = {
     "entropy, nats": "policy/entropy",
     "tokens a response": "response/tokens",
     "groups sampled a step": "sampling/groups",
+    "groups in EDAS's branch A": "batch/branch_a",
     "groups in EDAS's branch B": "batch/branch_b",
     "groups in EDAS's branch C": "batch/branch_c",
 }
@@ -44,23 +47,28 @@ def write_report(out: Path, results: Results) -> list[str]:
         replace_file(out / "report.html", to_html(blocks, pictures))
     return [
         *(found["verdicts"] or ["no seed is finished in every arm, so nothing can be compared yet"]),
-        f"written: {out}/report.html, report.md, results.json",
+        *(f"not compared: {words}" for words in left_out(results)),
+        f"written: {out}/report.html, report.md, curves.png, differences.png",
     ]
 
 
 def blocks_of(results: Results, found: dict[str, Any]) -> list[Block]:
     """The report's content."""
-    baseline, others = results["baseline"], [arm for arm in results["arms"] if arm != results["baseline"]]
+    baseline, others = results["baseline"], [arm for arm in compared(results) if arm != results["baseline"]]
     seeds, largest = found["seeds"], max(found["ks"], default=1)
     blocks: list[Block] = [
-        f"# {' against '.join([', '.join(others), baseline])}",
-        f"{len(results['arms'])} arms, {len(seeds)} paired seeds, task {results['task']}, model {results['model']}; budget of "
-        f"a run: {results['budget']}. Within a seed all arms have the same starting weights, order of prompts and sampling "
+        f"# {' against '.join([', '.join(others) or 'nothing', baseline])}",
+        f"{len(others) + 1} arms, {len(seeds)} paired seeds, task {results['task']}, model {results['model']}; budget "
+        f"of a run: {results['budget']}. Within a seed all arms have the same starting weights, order of prompts and sampling "
         "seeds.",
         *(f"**{line}.**" for line in found["verdicts"]),
     ]
     if results["failed"]:
         blocks.append("Failed: " + "; ".join(f"{name} ({why})" for name, why in results["failed"].items()))
+    if words := left_out(results):
+        blocks.append(f"Not compared: {'; '.join(words)}.")
+    if words := outside_budget(results):
+        blocks.append(f"Ended before their budget was spent, at run.steps: {'; '.join(words)}.")
     if not seeds:
         return [*blocks, "No seed is finished in every arm, so nothing can be compared yet."]
     if len(seeds) == 1:
@@ -78,19 +86,18 @@ def blocks_of(results: Results, found: dict[str, Any]) -> list[Block]:
         Path("differences.png"),
         pairing(found),
     ]
-    if found["scalars"]:
-        blocks += [
-            "## Diversity and training",
-            "Means over seeds, and differences as above, over seeds.",
-            scalars(found, baseline),
-            Path("curves.png"),
-            BAND + " Curves are running means over 9 steps.",
-            *equal(found, baseline),
-        ]
     blocks += [
+        "## Diversity and training",
+        "Means over seeds, and differences as above, over seeds." if found["scalars"] else "Means; differences need two seeds.",
+        scalars(found, baseline),
+        Path("curves.png"),
+        f"{BAND} Curves are running means over 9 steps and end with an arm's shortest run; held-out points are those of the "
+        "evaluations during the run (`eval.every`).",
+        *(equal(found, baseline) if found["equal_accuracy"] else []),
         "## Breakthroughs",
         f"Problems that none of {largest} responses solved before training, by whether one of as many does after it, counted "
-        f"over {len(seeds)} seeds. p: exact McNemar test within seeds, optimistic where problems recur in several seeds.",
+        f"over {len(seeds)} seeds. p: exact McNemar test within seeds, by Holm over the arms; it takes problems that recur in "
+        "several seeds for different ones, so it is too small. The difference of the solved share, over seeds, is not.",
         breakthroughs(found, baseline),
         "## What differs between the arms",
         differing(results),
@@ -99,6 +106,16 @@ def blocks_of(results: Results, found: dict[str, Any]) -> list[Block]:
     if "command" in results:
         blocks += ["## Command", f"`{results['command']}`"]
     return blocks
+
+
+def outside_budget(results: Results) -> list[str]:
+    """The runs that a budget in tokens or time did not end."""
+    kind, _, amount = results["budget"].partition("=")
+    spent = {"tokens": "tokens", "time": "training_seconds"}.get(kind)
+    if spent is None:
+        return []
+    limit = duration(amount) if kind == "time" else float(amount)
+    return [f"{run['arm']}, seed {run['seed']} ({run[spent]:,} spent)" for run in results["runs"] if run[spent] < limit]
 
 
 def levels(found: dict[str, Any]) -> Table:
@@ -144,12 +161,13 @@ def pairing(found: dict[str, Any]) -> str:
 
 def scalars(found: dict[str, Any], baseline: str) -> Table:
     """A row a measure: its mean in every arm, and the differences."""
-    others = [arm for arm in found["arms"] if arm != baseline]
+    others = [arm for arm in found["arms"] if arm != baseline] if found["scalars"] else []
     head = ["measure", *found["arms"], *(f"{arm} - {baseline}" for arm in others)]
     rows = []
-    for name, column in found["scalars"].items():
+    for name in found["arms"][baseline]["scalars"]:
         means = [f"{found['arms'][arm]['scalars'][name]:.3g}" for arm in found["arms"]]
-        rows.append([name, *means, *(shown(column[arm], 1) for arm in others)])
+        column = found["scalars"].get(name)
+        rows.append([name, *means, *(shown(column[arm], 1) if column else "not in every run" for arm in others)])
     return [head, *rows]
 
 
@@ -162,7 +180,7 @@ def equal(found: dict[str, Any], baseline: str) -> list[Block]:
                 rows.append([key, arm, result, ""])
             else:
                 d, (low, high) = result
-                rows.append([key, arm, shown(d, 1), f"{100 * low:.0f} to {100 * high:.0f}%"])
+                rows.append([key, arm, shown(d, 1), f"{100 * low:.0f} to {100 * high:.0f}%, {d.seeds} seeds"])
     text = (
         f"At equal accuracy in training (a method that learns more slowly keeps more diverse groups), difference to {baseline}:"
     )
@@ -171,11 +189,11 @@ def equal(found: dict[str, Any], baseline: str) -> list[Block]:
 
 def breakthroughs(found: dict[str, Any], baseline: str) -> Table:
     """Counts of problems."""
-    head = ["arm", "unsolved before", "different problems", "both", "arm alone", f"{baseline} alone", "neither", "p"]
+    head = ["arm", "unsolved before", "different problems", "both", "arm alone", f"{baseline} alone", "neither", "p", "points"]
     rows = []
     for arm, c in found["breakthroughs"].items():
         keys = ("hard", "problems", "both", "arm_only", "baseline_only", "neither")
-        rows.append([arm, *(str(c[key]) for key in keys), f"{c['p']:.3f}"])
+        rows.append([arm, *(str(c[key]) for key in keys), f"{c['p']:.3f}", shown(c["rate"], 100) if c["rate"] else "–"])
     return [head, *rows]
 
 
@@ -249,24 +267,42 @@ def draw_curves(results: Results) -> bytes:
     """A panel a measure, a line an arm: the mean over seeds and its standard error."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(14, 10), layout="constrained")
-    axes = figure.subplots(3, 3)
-    for axis, (title, key) in zip(axes.flat, PANELS.items(), strict=True):
-        for arm in results["arms"]:
-            curves = [smooth(run["curves"][key]) for run in runs_of(results, arm)]
-            if not curves:
-                continue
-            steps = min(map(len, curves))
-            values = np.array([curve[:steps] for curve in curves])
-            mean, x = values.mean(0), np.arange(1, steps + 1)
-            (line,) = axis.plot(x, mean, label=arm, linewidth=1.4)
-            if len(values) > 1:
-                error = values.std(0, ddof=1) / np.sqrt(len(values))
-                axis.fill_between(x, mean - error, mean + error, color=line.get_color(), alpha=0.2, linewidth=0)
+    figure = Figure(figsize=(15, 10.5), layout="constrained")
+    held_out, *panels = figure.subplots(3, 4).flat
+    held_out.set(title="held-out pass@1 and pass@k (dotted)", xlabel="step")
+    lines = {}
+    for arm in compared(results):
+        runs = runs_of(results, arm)
+        points = sorted(set.intersection(*({step for step, *_ in run["evaluations"]} for run in runs))) if runs else []
+        at = [[dict((step, values) for step, *values in run["evaluations"])[step] for step in points] for run in runs]
+        if points:
+            lines[arm] = band(held_out, points, np.array([[pass_1 for pass_1, _ in row] for row in at]), None)
+            band(held_out, points, np.array([[pass_k for _, pass_k in row] for row in at]), lines[arm], linestyle=":")
+    for axis, (title, key) in zip(panels, PANELS.items(), strict=False):
+        for arm, line in lines.items():
+            curves = [smooth(run["curves"][key]) for run in runs_of(results, arm) if key in run["curves"]]
+            if curves:
+                steps = min(map(len, curves))
+                band(axis, range(1, steps + 1), np.array([curve[:steps] for curve in curves]), line)
         axis.set(title=title, xlabel="step")
-    if axes.flat[0].lines:
-        axes.flat[0].legend(fontsize=8)
+    panels[-1].axis("off")
+    panels[-1].legend(list(lines.values()), [plain_text(arm) for arm in lines], loc="center")
     return png(figure)
+
+
+def band(axis: Any, x: Sequence[float], values: Any, like: Any, **style: Any) -> Any:
+    """Draws the mean of values float[S, T] at x and its standard error, in the colour of the line `like`, or the next one."""
+    colour = {"color": like.get_color()} if like is not None else {}
+    (line,) = axis.plot(x, values.mean(0), linewidth=1.4, **colour, **style)
+    if len(values) > 1:
+        error = values.std(0, ddof=1) / np.sqrt(len(values))
+        axis.fill_between(x, values.mean(0) - error, values.mean(0) + error, color=line.get_color(), alpha=0.2, linewidth=0)
+    return line
+
+
+def plain_text(name: str) -> str:
+    """A name for matplotlib, which would read $ as mathematics."""
+    return name.replace("$", r"\$")
 
 
 def draw_differences(found: dict[str, Any], baseline: str) -> bytes:
@@ -283,7 +319,7 @@ def draw_differences(found: dict[str, Any], baseline: str) -> bytes:
         axis.errorbar(range(len(column)), mean, yerr=[below, above], fmt="o", capsize=3)
         axis.axhline(0, color="0.5", linewidth=0.8)
         axis.set_xticks(range(len(column)), [str(k) for k in found["ks"]])
-        axis.set(title=f"{arm} - {baseline}", xlabel="k")
+        axis.set(title=plain_text(f"{arm} - {baseline}"), xlabel="k")
     axes[0].set_ylabel("pass@k, points")
     return png(figure)
 

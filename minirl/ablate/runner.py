@@ -48,6 +48,7 @@ class Machine:
 
 def machine_of(launcher: str, jobs: int | None, gpus_per_run: int) -> Machine:
     """The machine: `jobs` runs at a time, or as many as there are GPUs for, or CPU cores. ConfigError when that cannot be."""
+    require(gpus_per_run >= 1, f"--gpus-per-run must be at least 1, not {gpus_per_run}")
     gpus = visible_gpus()
     possible = len(gpus) // gpus_per_run if gpus else os.cpu_count() or 1
     require(possible >= 1, f"--gpus-per-run {gpus_per_run}: there are {len(gpus)} GPUs")
@@ -82,7 +83,10 @@ def finished(cell: Cell) -> bool:
     """Whether a cell's run is complete. ConfigError when its folder holds a run with another config."""
     if not (cell.folder / "config.yaml").is_file():
         return False
-    old = load([str(cell.folder / "config.yaml")])
+    try:
+        old = load([str(cell.folder / "config.yaml")])
+    except ConfigError as error:
+        raise ConfigError(f"{error}; remove the run folder {cell.folder} to run {cell.name} again") from None
     if different := changed(old, cell.config):
         raise ConfigError(
             f"{cell.folder} holds a run with another config ({'; '.join(different[:5])}): choose another --out, or give the "
@@ -119,13 +123,13 @@ class Progress:
     started: float = field(default_factory=time.perf_counter)
 
 
-def run_cells(cells: Sequence[Cell], machine: Machine, enough: Callable[[Sequence[Cell]], bool]) -> Progress:
+def run_cells(cells: Sequence[Cell], machine: Machine, enough: Callable[[Sequence[Cell]], bool], progress: Progress) -> None:
     """Runs all cells, or until `enough(done)` says after a whole seed that no more are needed.
 
     A cell that fails is named, and the others go on. Cells that agree in what comes before the first step share that
     evaluation: the first of them makes it. KeyboardInterrupt after Ctrl-C, when all runs have stopped with a checkpoint.
+    progress: filled as runs end.
     """
-    progress = Progress()
     waiting = []
     for cell in cells:
         if finished(cell):
@@ -140,11 +144,12 @@ def run_cells(cells: Sequence[Cell], machine: Machine, enough: Callable[[Sequenc
     bar = tqdm(total=steps, initial=before, unit="step", disable=not sys.stderr.isatty(), smoothing=0.05)
     said = time.perf_counter()
     seeds = sorted({cell.seed for cell in cells})
-    arms = len({cell.arm.name for cell in cells})
+    arms, looked = len({cell.arm.name for cell in cells}), 0
     try:
         while waiting or running:
             whole = [s for s in seeds if sum(c.seed == s for c in progress.done) == arms]
-            if whole and enough([c for c in progress.done if c.seed in whole]):
+            fresh, looked = len(whole) > looked, max(looked, len(whole))
+            if fresh and enough([c for c in progress.done if c.seed in whole]):
                 waiting.clear()
                 if not running:
                     break
@@ -177,7 +182,6 @@ def run_cells(cells: Sequence[Cell], machine: Machine, enough: Callable[[Sequenc
         raise
     finally:
         bar.close()
-    return progress
 
 
 def ready(waiting: Sequence[Cell], running: Sequence[Running], done: Sequence[Cell]) -> Cell | None:
@@ -202,10 +206,13 @@ def start(cell: Cell, slot: int, machine: Machine, cells: Sequence[Cell]) -> Run
         log.write(f"$ {shlex.join(command)}\n".encode())
         log.flush()
         # A session of its own: Ctrl-C reaches the runs through `stop` alone, once.
-        process = subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=machine.environment(slot),
-            start_new_session=True,
-        )  # fmt: skip
+        try:
+            process = subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=machine.environment(slot),
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise ConfigError(f"cannot start {command[0]!r}: {error.strerror or error}; see --launcher") from None
     say(f"started {cell.name}: {cell.folder}")
     return Running(cell, slot, process)
 
@@ -259,5 +266,8 @@ def stop(running: Sequence[Running]) -> None:
 
 def remember(out: Path, definition: dict[str, object]) -> None:
     """Writes what was asked for to OUT/ablate.yaml, for the reader."""
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "ablate.yaml").write_text(yaml.safe_dump(definition, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "ablate.yaml").write_text(yaml.safe_dump(definition, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write to --out {out}: {error.strerror or error}") from None

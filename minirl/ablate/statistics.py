@@ -214,6 +214,8 @@ def sentence(name: str, baseline: str, found: Difference) -> str:
     mean, low, high, half = (100 * x for x in (found.mean, found.low, found.high, found.half_width))
     runs = f"{found.seeds} seeds" if found.seeds > 1 else "1 seed: over problems only, which says nothing of other seeds"
     runs += f", {found.comparisons} comparisons" if found.comparisons > 1 else ""
+    if not half:
+        return f"{name} and {baseline} cannot be compared: no number varied, so nothing follows ({runs})"
     if found.p > ALPHA:
         most = rounded(max(abs(low), abs(high)), half, up=True)
         return f"{name} and {baseline} are not distinguishable: the difference is at most {most} points ({runs})"

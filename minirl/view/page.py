@@ -30,7 +30,7 @@ def page(runs: Sequence[Contents]) -> str:
     template = (files("minirl.view") / "page.html").read_text(encoding="utf-8")
     before, _, rest = template.partition("@DATA@")
     between, _, after = rest.partition("@LIBRARY@")
-    text = json.dumps(data).replace("<", "\\u003c")
+    text = json.dumps(data, allow_nan=False).replace("<", "\\u003c")
     return f"{before}{text}{between}{library()}{after}"
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,11 @@ def read_run(folder: Path, budget: int) -> Contents:
     contents.curves = curves(history, contents.notes)
     for path in sorted((folder / "evaluations").glob("step*.json")):
         with suppress(FileNotFoundError):  # removed by a run that resumed from before it
-            metrics = json.loads(path.read_text(encoding="utf-8"))["metrics"]  # written whole or not at all
-            contents.held_out.append({"step": int(path.stem[4:])} | metrics)
+            try:
+                metrics = json.loads(path.read_text(encoding="utf-8"))["metrics"]
+                contents.held_out.append({"step": int(path.stem[4:])} | numbers(metrics))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                contents.notes.append(f"{path.name} of evaluations/ is damaged and left out ({error!r}).")
     contents.steps = thinned(sorted((folder / "rollouts").glob("step*.jsonl")), budget, contents.notes)
     try:
         found = diagnose(history, load([str(config)]))
@@ -67,6 +71,11 @@ def read_run(folder: Path, budget: int) -> Contents:
     except KeyError as error:
         contents.notes.append(f"No diagnoses: metrics.jsonl, of another version, has no {error}.")
     return contents
+
+
+def numbers(metrics: dict[str, Any]) -> dict[str, Any]:
+    """`metrics` with null for what is not finite, which JSON has no number for."""
+    return {k: None if isinstance(v, float) and not isfinite(v) else v for k, v in metrics.items()}
 
 
 def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -166,7 +175,7 @@ def listed(group: Row) -> Row:
     statuses = [row.get("status") for row in group["responses"]]
     key = hashlib.sha256(group.get("prompt", "").encode(errors="backslashreplace")).hexdigest()[:12]
     return {
-        "number": group["group"], "key": key, "right": statuses.count("right"), "of": len(statuses),
+        "number": group.get("group", -1), "key": key, "right": statuses.count("right"), "of": len(statuses),
         "chosen": group.get("chosen", ""), "dropped": bool(group.get("dropped")),
     }  # fmt: skip
 

@@ -42,10 +42,32 @@ def test_cells_come_seed_by_seed_and_differ_in_nothing_but_arm_and_seed(tmp_path
     assert cells[0].shared == cells[1].shared != cells[2].shared, "the evaluation before is shared within a seed"
 
 
-def test_cells_with_another_model_or_evaluation_share_no_evaluation(tmp_path):
-    plan = design_of(None, ["dapo"], ["eval.samples=8,16"], FAST, seeds=1, baseline=None)
+def test_cells_with_another_model_share_no_evaluation(tmp_path):
+    plan = design_of(None, ["dapo"], ["model.dtype=float32,bfloat16"], FAST, seeds=1, baseline=None)
     first, second = cells_of(plan, tmp_path)
     assert first.shared != second.shared
+
+
+def test_arms_must_be_evaluated_alike_and_differ(tmp_path):
+    with pytest.raises(ConfigError, match=r"eval\.samples differs \(dapo samples=8: 8, dapo samples=16: 16\)"):
+        cells_of(design_of(None, ["dapo"], ["eval.samples=8,16"], FAST, seeds=1, baseline=None), tmp_path)
+    with pytest.raises(ConfigError, match="same options"):
+        cells_of(design(tmp_path, "ablate: {arms: {a: {}, b: {}}}"), tmp_path)
+    for grid in ("run.seed=1,2", "run.dir=a,b"):
+        with pytest.raises(ConfigError, match="which a comparison sets itself"):
+            design_of(None, ["dapo"], [grid], FAST, seeds=1, baseline=None)
+
+
+def test_a_grid_may_hold_lists_and_no_empty_value():
+    arms = arms_of(["dapo"], ["optimizer.betas=[0.9, 0.99],[0.9, 0.999]"])
+    assert [arm.options["optimizer.betas"] for arm in arms] == ["[0.9, 0.99]", "[0.9, 0.999]"]
+    with pytest.raises(ConfigError, match="empty value"):
+        arms_of(["dapo"], ["optimizer.lr=1e-3,"])
+
+
+def test_a_name_of_dots_stays_inside_the_folder(tmp_path):
+    cells = cells_of(design(tmp_path, "ablate: {arms: {..: {}, b: {optimizer.lr: 0.1}}}"), tmp_path / "out")
+    assert all((tmp_path / "out" / "runs") in cell.folder.resolve().parents for cell in cells)
 
 
 def test_a_config_file_names_arms_of_its_own_and_trains_without_them(tmp_path):
@@ -82,6 +104,8 @@ ablate:
         ("run: {steps: 3}", {"estimators": ["dapo", "grpo"], "seeds": 0}, "at least 1, not 0"),
         ("ablate: {arms: {a: {}, b: {}}, seed: 3}", {}, "not seed"),
         ("ablate: {arms: {a: {}, b: 5}}", {}, "not 5"),
+        ("ablate: {arms: [dapo, grpo]}", {}, "is written as arms"),
+        ("ablate: {arms: {a: {}, b: {}}, seeds: many}", {}, "whole number, not 'many'"),
     ],
 )
 def test_a_design_that_cannot_be_is_refused_with_the_value(tmp_path, text, more, says):

@@ -17,7 +17,6 @@ RUN = [
     "--run.steps=4", "--run.save_every=2", "--rollout.prompts=4", "--rollout.group_size=6", "--algorithm.mini_batch_prompts=2",
     "--eval.problems=4", "--eval.samples=2", "--eval.k=2", "--eval.every=0", "--optimizer.lr=1e-3",
     "--optimizer.warmup_steps=0", "--algorithm.estimator=dapo+edas", "--algorithm.entropy_coef=0.01",
-    "--model.path=embedded-arithmetic",
 ]  # fmt: skip
 
 

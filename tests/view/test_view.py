@@ -29,7 +29,7 @@ def test_a_real_run_is_in_its_page_with_the_reasons(tmp_path, capsys):
     run = tmp_path / "run"
     options = [
         "--run.steps=3", "--rollout.prompts=4", "--algorithm.mini_batch_prompts=2", "--eval.problems=4", "--eval.every=0",
-        "--eval.samples=2", "--eval.k=1", "--model.path=embedded-arithmetic", "--run.save_rollouts=9", "--optimizer.lr=3e-3",
+        "--eval.samples=2", "--eval.k=1", "--run.save_rollouts=9", "--optimizer.lr=3e-3",
         "--optimizer.warmup_steps=0", *few_problems(tmp_path),
     ]  # fmt: skip
     assert train.main(load([*options, "--run-dir", str(run)])) == 0
@@ -200,3 +200,14 @@ def test_small_things():
         "112th",
     ]
     assert flat({"a": {"b": 1, "c": {}}, "d": [1]}) == {"a.b": 1, "a.c": {}, "d": [1]}
+
+
+def test_damaged_evaluations_and_numbers_that_are_not_finite_cost_no_page(tmp_path):
+    run = write(tmp_path / "run", 2)
+    (run / "evaluations").mkdir(exist_ok=True)
+    (run / "evaluations" / "step000000.json").write_text('{"metrics": {"pass@1": 0.5, "error_diversity": NaN}}')
+    (run / "evaluations" / "step000001.json").write_text('{"metrics": {"pass@')
+    assert main([str(run)]) == 0
+    (shown,) = data_of(run / "view.html")["runs"]
+    assert {"step": 0, "pass@1": 0.5, "error_diversity": None} in shown["held_out"]
+    assert "step000001.json of evaluations/ is damaged" in " ".join(shown["notes"])

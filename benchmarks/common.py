@@ -21,7 +21,7 @@ SHAPES = {
 
 
 def tokenizer_of(vocabulary: int | None) -> Any:
-    """The embedded model's tokenizer, with words w22, w23, ... up to `vocabulary` tokens if it is given: no id is beyond it, so
+    """The embedded model's tokenizer, with words w47, w48, ... up to `vocabulary` tokens if it is given: no id is beyond it, so
     all of a model's are sampled and scored, and random weights choose the one end token about once in `vocabulary` tokens."""
     from tokenizers import Tokenizer
 

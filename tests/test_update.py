@@ -70,7 +70,7 @@ CASES = {
     "clip range": (["--algorithm.clip_low=0.05", "--algorithm.clip_high=0.5"], {"low": 0.05, "high": 0.5}),
     "seq-mean-token-mean": (["--algorithm.loss_agg_mode=seq-mean-token-mean"], {"weight": lambda length, n: 1 / (n * length)}),
     "seq-mean-token-sum-norm": (["--algorithm.loss_agg_mode=seq-mean-token-sum-norm"],
-                                {"weight": lambda length, n: 1 / (n * 12)}),
+                                {"weight": lambda length, n: 1 / (n * 24)}),
     "k3": (["--algorithm.kl_coef=0.3"], {"kl": lambda p, q: torch.exp(q - p) - 1 - (q - p), "kl_coef": 0.3}),
     "k2": (["--algorithm.kl_coef=0.3", "--algorithm.kl_estimator=k2"],
            {"kl": lambda p, q: (p - q) ** 2 / 2, "kl_coef": 0.3}),

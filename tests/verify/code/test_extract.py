@@ -1,6 +1,7 @@
 """Which text of a response is the program; and that reading it takes a time that grows with its length only."""
 # ruff: noqa: E501 - a line of a program is clearer whole
 
+import gc
 import time
 
 import pytest
@@ -197,6 +198,16 @@ HOSTILE = {
 }
 
 
+@pytest.fixture
+def frozen():
+    """Garbage collection does not go through what other tests have left in this process: that time is not the reader's."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("frozen")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_reading_a_response_takes_time_that_grows_with_its_length(name):
     for entry_point, program, prompt in (("f", False, ""), (None, True, "def f(x):\n"), ("f", False, "```python\ndef f(x):\n")):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -54,7 +55,9 @@ def test_a_comparison_with_a_failing_arm_is_finished_again_and_reported(tmp_path
     assert again.returncode == 0, again.stdout + again.stderr
     assert "4 of 4 runs are finished already" in again.stdout
     assert "started" not in again.stdout
-    assert "edas and dapo are not distinguishable" in again.stdout or "edas is " in again.stdout
+    # Two steps of few responses: nothing may have varied, or not enough.
+    said = r"edas (and dapo (are not distinguishable|cannot be compared)|is (above|below) dapo)"
+    assert re.search(said, again.stdout), again.stdout
 
     report = (out / "report.md").read_bytes()
     (out / "report.md").unlink()

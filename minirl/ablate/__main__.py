@@ -137,18 +137,17 @@ def compare(o: argparse.Namespace, options: dict[str, str]) -> int:
         f"--until looks after {FIRST_LOOK} seeds or more: --seeds {plan.seeds} is the most",
     )
     command = shlex.join(["python", "-m", "minirl.ablate", *sys.argv[1:]])
-    for cell in cells:
-        runner.finished(cell)  # refuses a folder with other runs before anything is written
+    # Refuses a folder with other runs before anything is written.
+    progress = runner.Progress([cell for cell in cells if runner.finished(cell)])
     runner.remember(o.out, {"command": command, "arms": {arm.name: dict(arm.options) for arm in plan.arms}})
     say(
         f"{len(plan.arms)} arms x {plan.seeds} seeds = {len(cells)} runs, {machine.jobs} at a time, each with a budget of "
-        f"{o.budget or f'{cells[0].config.run.steps} steps'}; {o.out}"
+        f"{o.budget or budget_of(cells)}; {o.out}"
     )
 
     def enough(done: Sequence[design.Cell]) -> bool:
         return o.until is not None and narrow(collect(plan, done, {}, o), o.until)
 
-    progress = runner.Progress()
     try:
         runner.run_cells(cells, machine, enough, progress)
     except KeyboardInterrupt:

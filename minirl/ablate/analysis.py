@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binomtest
 
 from minirl.ablate.outcomes import compared, paired, table, verdicts
-from minirl.ablate.statistics import FIRST_LOOK, Difference, at_equal_accuracy, corrected, difference, sentence
+from minirl.ablate.statistics import FIRST_LOOK, Difference, at_equal_accuracy, corrected, difference, holm, sentence
+from minirl.analysis.breakthroughs import mcnemar_p
 from minirl.evaluation.metrics import powers
 
 Results = dict[str, Any]
@@ -158,12 +158,11 @@ def breakthroughs(results: Results, arms: Sequence[str], baseline: str) -> dict[
             for name, one in ((arm, solved), (baseline, of_base)):
                 shares[name].append([float(one.mean()) if len(one) else float("nan")])
         only, base_only = int(counts[1, 0]), int(counts[0, 1])
-        p = float(binomtest(only, only + base_only).pvalue) if only + base_only else 1.0
+        p = mcnemar_p(only, base_only)
         rows[arm] = {"hard": int(counts.sum()), "both": int(counts[1, 1]), "arm_only": only, "baseline_only": base_only,
                      "neither": int(counts[0, 0]), "p": p, "problems": len(ids), "rate": None}  # fmt: skip
-    at_least = 0.0
-    for rank, arm in enumerate(sorted(arms, key=lambda arm: rows[arm]["p"])):
-        rows[arm]["p"] = at_least = max(at_least, min(1.0, (len(arms) - rank) * rows[arm]["p"]))
+    for arm, p in zip(arms, holm([rows[arm]["p"] for arm in arms]), strict=True):
+        rows[arm]["p"] = p
     if len(base) > 1 and np.isfinite(np.array(list(shares.values()))).all():
         for arm, d in against(arms, baseline, lambda name: np.array(shares[name]), results["last_look"]).items():
             rows[arm]["rate"] = d

@@ -116,7 +116,7 @@ class Running:
 
 @dataclass
 class Progress:
-    """What is known of the runs so far. seconds: of each finished cell in this process; failed: {cell: last words}."""
+    """What is known of the runs so far. done: the finished ones; failed: {cell: last words}."""
 
     done: list[Cell] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
@@ -128,14 +128,9 @@ def run_cells(cells: Sequence[Cell], machine: Machine, enough: Callable[[Sequenc
 
     A cell that fails is named, and the others go on. Cells that agree in what comes before the first step share that
     evaluation: the first of them makes it. KeyboardInterrupt after Ctrl-C, when all runs have stopped with a checkpoint.
-    progress: filled as runs end.
+    progress: filled as runs end; what is done in it is not run.
     """
-    waiting = []
-    for cell in cells:
-        if finished(cell):
-            progress.done.append(cell)
-        else:
-            waiting.append(cell)
+    waiting = [cell for cell in cells if cell not in progress.done]
     steps = sum(cell.config.run.steps for cell in waiting)
     if progress.done:
         say(f"{len(progress.done)} of {len(cells)} runs are finished already")
@@ -167,16 +162,7 @@ def run_cells(cells: Sequence[Cell], machine: Machine, enough: Callable[[Sequenc
             bar.set_postfix_str(f"{len(progress.done)} of {len(cells)} runs")
             if bar.disable and time.perf_counter() - said > 60:
                 said = time.perf_counter()
-                say(
-                    eta(
-                        progress.started,
-                        before,
-                        bar.n if not bar.disable else now + ended,
-                        steps,
-                        len(progress.done),
-                        len(cells),
-                    )
-                )
+                say(eta(progress.started, before, now + ended, steps, len(progress.done), len(cells)))
     except BaseException:
         stop(running)
         raise
@@ -196,7 +182,7 @@ def evaluation_for(cell: Cell, cells: Sequence[Cell]) -> Path | None:
 
 
 def start(cell: Cell, slot: int, machine: Machine, cells: Sequence[Cell]) -> Running:
-    """Starts a cell's run; its console goes to console.log beside its folder."""
+    """Starts a cell's run; its console goes to `log_of` it, beside its folder."""
     config = cell.folder.with_suffix(".yaml")
     write_config(cell, config)
     command = [*machine.launcher, str(train_script()), str(config), f"--run.dir={cell.folder}"]

@@ -177,15 +177,19 @@ def difference(arm: Floats, baseline: Floats, last: int | None = None) -> Differ
     )  # fmt: skip
 
 
+def holm(p: Sequence[float]) -> list[float]:
+    """The p-values of several comparisons, corrected for their number by Holm's rule (Scand. J. Statist. 6, 1979)."""
+    adjusted, at_least = [0.0] * len(p), 0.0
+    for rank, i in enumerate(sorted(range(len(p)), key=p.__getitem__)):
+        adjusted[i] = at_least = max(at_least, min(1.0, (len(p) - rank) * p[i]))
+    return adjusted
+
+
 def corrected(differences: Sequence[Difference]) -> list[Difference]:
-    """The same with p by Holm (Scand. J. Statist. 6, 1979) and intervals by Bonferroni, however they depend on each other: with
+    """The same with p by `holm` and intervals by Bonferroni, however they depend on each other: with
     a chance of at least 95% all intervals hold at once, and with as much no difference that is 0 gets a p <= 0.05. Holm's rule
     finds a little more than the intervals: one may reach over 0 though p is below 0.05."""
-    m, adjusted = len(differences), [0.0] * len(differences)
-    at_least = 0.0
-    for rank, i in enumerate(sorted(range(m), key=lambda i: differences[i].p)):
-        at_least = max(at_least, min(1.0, (m - rank) * differences[i].p))
-        adjusted[i] = at_least
+    m, adjusted = len(differences), holm([d.p for d in differences])
     halves = [half_width(ALPHA / m, d.variance, d.seeds, d.problems, d.last) for d in differences]
     return [
         replace(d, p=p, low=d.mean - half, high=d.mean + half, comparisons=m)

@@ -49,12 +49,15 @@ def analyse(before: Problems, methods: Mapping[str, Problems], seed: int) -> dic
 
 
 def mcnemar(first: Any, other: Any) -> dict[str, Any]:
-    """{other_only, first_only, p} of two methods, bool[P] whether each solved a problem: the exact two-sided McNemar test of
-    whether those that only one of them solved split as a coin would; p is 1 without any."""
+    """{other_only, first_only, p} of two methods, bool[P] whether each solved a problem; p: of `mcnemar_p`."""
     other_only, first_only = int((other & ~first).sum()), int((first & ~other).sum())
-    discordant = other_only + first_only
-    p = float(binomtest(other_only, discordant).pvalue) if discordant else 1.0
-    return {"other_only": other_only, "first_only": first_only, "p": p}
+    return {"other_only": other_only, "first_only": first_only, "p": mcnemar_p(other_only, first_only)}
+
+
+def mcnemar_p(one_only: int, other_only: int) -> float:
+    """The exact two-sided McNemar test of whether the problems that only one of two methods solved split as a coin would; 1
+    without any."""
+    return float(binomtest(one_only, one_only + other_only).pvalue) if one_only + other_only else 1.0
 
 
 def rows_of(result: Mapping[str, Any]) -> list[tuple[str, Any]]:

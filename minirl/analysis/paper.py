@@ -6,8 +6,7 @@ The tables are in minirl/evaluation/published.py.
 from collections import Counter
 from typing import Any
 
-from scipy.stats import binomtest
-
+from minirl.analysis.breakthroughs import mcnemar_p
 from minirl.analysis.output import Table
 from minirl.evaluation.published import AVERAGES, columns_of
 
@@ -71,8 +70,7 @@ def mcnemar(model: str) -> dict[str, Any]:
     two could be a coin's. The training runs are one each, so p says nothing of other runs."""
     _, dapo, edas, edas_only = TOTALS[model]
     dapo_only = dapo - (edas - edas_only)
-    p = float(binomtest(edas_only, edas_only + dapo_only).pvalue)
-    return {"model": model, "edas_only": edas_only, "dapo_only": dapo_only, "p": p}
+    return {"model": model, "edas_only": edas_only, "dapo_only": dapo_only, "p": mcnemar_p(edas_only, dapo_only)}
 
 
 def nearest(percent: float, samples: int) -> float:

@@ -229,11 +229,6 @@ class AlgorithmConfig:
 
 @dataclass
 class OptimizerConfig:
-    name: str = option(
-        "adamw",
-        "adamw_8bit keeps AdamW's two moments in 8 bits (bitsandbytes); not under DeepSpeed",
-        choices=("adamw", "adamw_8bit"),
-    )
     lr: float = option(4e-4, "AdamW learning rate", minimum=0)
     betas: list[float] = items([0.9, 0.999], "AdamW betas")
     weight_decay: float = option(0.01, "AdamW weight decay", minimum=0)
@@ -249,6 +244,11 @@ class OptimizerConfig:
         16384,
         "maximum tokens of a forward and backward pass, padding included; auto (null): the most that the memory plan allows",
         minimum=1,
+    )
+    name: str = option(
+        "adamw",
+        "adamw_8bit keeps AdamW's two moments in 8 bits (bitsandbytes); not under DeepSpeed",
+        choices=("adamw", "adamw_8bit"),
     )
 
 

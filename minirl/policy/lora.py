@@ -38,10 +38,10 @@ def targets(model: Any, config: LoraConfig) -> list[str]:
     return [name for name in linear if any(name in found for found in ends.values())]
 
 
-def add_adapters(model: Any, config: LoraConfig, seed: int) -> None:
-    """Puts adapters with float32 weights into a transformers model, in place, and freezes all other weights.
+def add_adapters(model: Any, config: LoraConfig, seed: int, dtype: torch.dtype = torch.float32) -> None:
+    """Puts adapters into a transformers model, in place, and freezes all other weights.
 
-    seed: of the adapters' A, which do not depend on other random numbers. ConfigError when peft is missing or `targets` are.
+    seed: of the adapters' A, which do not depend on other random numbers; dtype: of the adapters. ConfigError when peft is missing or `targets` are.
     """
     require_installed("peft", f"model.lora.r={config.r}")
     import peft
@@ -58,13 +58,17 @@ def add_adapters(model: Any, config: LoraConfig, seed: int) -> None:
             for part in (layer.lora_A, layer.lora_B):
                 part.float()  # peft gives them the precision of the base
             layer.reset_lora_parameters("default", True)
+            for part in (layer.lora_A, layer.lora_B):
+                part.to(dtype)
             # peft would convert each layer's inputs to float32, copies that autograd keeps; autocast does what is needed.
             layer.cast_input_dtype_enabled = False
 
 
 def adapted_layers(model: Any) -> dict[str, Any]:
     """The layers with an adapter by name, in order."""
-    return {name: module for name, module in model.named_modules() if hasattr(module, "lora_A")}
+    return {
+        name: module for name, module in model.named_modules() if hasattr(module, "lora_A") and hasattr(module, "base_layer")
+    }
 
 
 class Weight(NamedTuple):

@@ -66,8 +66,8 @@ class Policy:
         )
         require(
             ranks.zero is None or config.optimizer.name == "adamw",
-            f"optimizer.name={config.optimizer.name} does not work under DeepSpeed, which shards AdamW's moments itself: set it "
-            "to adamw, or launch without DeepSpeed",
+            f"optimizer.name={config.optimizer.name} does not work under DeepSpeed, which shards AdamW's moments itself: set "
+            "it to adamw, or launch without DeepSpeed",
         )
         self.config = config = planned(config, ranks)
         self.ranks, self.version, self.nonfinite = ranks, 0, 0
@@ -81,7 +81,9 @@ class Policy:
         with memory_suffices(lambda: ("loading the model", " | ".join(model_plan(config, ranks)))), compiling_succeeds():
             self.model = load_model(config.model)
             if config.model.lora.r:
-                lora.add_adapters(self.model, config.model.lora, config.run.seed)
+                # DeepSpeed keeps float32 masters, but under ZeRO-3 does not cast what was added to the model it has sharded.
+                cast = torch.bfloat16 if config.model.dtype == "bfloat16" and ranks.zero is not None else torch.float32
+                lora.add_adapters(self.model, config.model.lora, config.run.seed, cast)
             if config.model.gradient_checkpointing:
                 self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
             self.vocabulary = min(vocabulary, self.model.config.vocab_size)

@@ -200,6 +200,7 @@ def test_packing_recomputation_and_the_size_of_micro_batches_change_nothing(opti
     assert [step(made) for _ in range(2)] == pytest.approx([step(other) for _ in range(2)], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_compiled_layers_compute_the_same(monkeypatch):
     # dynamo captures; what inductor makes of it takes minutes
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))

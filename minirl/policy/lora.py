@@ -41,7 +41,8 @@ def targets(model: Any, config: LoraConfig) -> list[str]:
 def add_adapters(model: Any, config: LoraConfig, seed: int, dtype: torch.dtype = torch.float32) -> None:
     """Puts adapters into a transformers model, in place, and freezes all other weights.
 
-    seed: of the adapters' A, which do not depend on other random numbers; dtype: of the adapters. ConfigError when peft is missing or `targets` are.
+    seed: of the adapters' A, which do not depend on other random numbers; dtype: of the adapters. ConfigError when peft is
+    missing or `targets` are.
     """
     require_installed("peft", f"model.lora.r={config.r}")
     import peft
@@ -66,9 +67,8 @@ def add_adapters(model: Any, config: LoraConfig, seed: int, dtype: torch.dtype =
 
 def adapted_layers(model: Any) -> dict[str, Any]:
     """The layers with an adapter by name, in order."""
-    return {
-        name: module for name, module in model.named_modules() if hasattr(module, "lora_A") and hasattr(module, "base_layer")
-    }
+    wrapped = ((name, module) for name, module in model.named_modules() if hasattr(module, "base_layer"))
+    return {name: module for name, module in wrapped if hasattr(module, "lora_A")}
 
 
 class Weight(NamedTuple):

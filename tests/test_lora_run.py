@@ -132,7 +132,8 @@ def test_vllm_samples_from_the_merged_weights(tmp_path):
 def test_the_reward_rises(tmp_path, options):
     if options:
         pytest.importorskip("bitsandbytes", reason="needs bitsandbytes")
-    arguments = ["--model.lora.r=8", "--optimizer.lr=4e-3", "--run.steps=30", "--eval.every=0", "--eval.samples=8"]
+    arguments = ["--model.lora.r=8", "--optimizer.lr=4e-3", "--run.steps=30", "--eval.every=0", "--eval.problems=64",
+                 "--eval.samples=8"]  # fmt: skip
     run(*arguments, *options, "--run-dir", tmp_path / "out", timeout=600)
     rows = metrics(tmp_path / "out")
     first, last = (sum(row["reward/accuracy"] for row in part) / 5 for part in (rows[:5], rows[-5:]))

@@ -237,7 +237,7 @@ def share_of(cell: Cell) -> float:
 
 
 def eta(started: float, before: float, now: float, work: float, done: int, of: int) -> str:
-    """The line of progress where there is no terminal. before, now, work: in runs, when this process began, now and at the end."""
+    """The line of progress where there is no terminal. before, now, work: runs' worth of work at the start, now, at the end."""
     spent = time.perf_counter() - started
     left = (work - now) * spent / (now - before) if now > before else float("nan")
     return f"{done} of {of} runs, {now / work:.0%} of the work, {spent / 60:.0f} min, " + (

@@ -4,8 +4,8 @@
     python -m benchmarks.estimator_curves runs/estimators/results.json                      # the pages and their pictures
 
 The second command writes docs/algorithms/curves: a picture an estimator, and results.json without what the pages do not need,
-from which `python -m benchmarks.estimator_curves` makes the pages again. Intervals are those of docs/comparisons.md, over seeds and
-problems, and hold at once for all estimators.
+from which `python -m benchmarks.estimator_curves` makes the pages again. Intervals are those of docs/comparisons.md, over
+seeds and problems, and hold at once for all estimators.
 """
 
 import argparse
@@ -71,9 +71,9 @@ def section(name: str, results: dict[str, Any], found: dict[str, Any]) -> str:
     intervals = f"; 95% intervals over seeds and problems that hold at once for {len(found['arms']) - 1} estimators"
     return (
         f"{HEADING}\n\n![{arm}](curves/{name}.png)\n\n{table}\n\n"
-        f"{len(found['seeds'])} seeds: mean and, in brackets, standard deviation over seeds, {len(results['problems'])} held-out "
-        f"problems{'' if arm == BASELINE else intervals}. Entropy of the last ten steps {np.mean(entropy):.3f} nats. Nothing is tuned for any of them; "
-        "[README.md](README.md#on-the-embedded-task) has all, and the command.\n"
+        f"{len(found['seeds'])} seeds: mean and, in brackets, standard deviation over seeds, {len(results['problems'])} "
+        f"held-out problems{'' if arm == BASELINE else intervals}. Entropy of the last ten steps {np.mean(entropy):.3f} nats. "
+        "Nothing is tuned for any of them; [README.md](README.md#on-the-embedded-task) has all, and the command.\n"
     )
 
 
@@ -94,10 +94,11 @@ def summary(results: dict[str, Any], found: dict[str, Any]) -> str:
     return (
         f"{HEADING}\n\nHeld-out accuracy after {max(before['steps'])} steps of the embedded task's defaults, "
         f"{len(found['seeds'])} paired seeds; before training pass@1 is {100 * before['before']:.1f} and pass@{largest} "
-        f"{100 * before['before_k']:.1f}. Differences to `{BASELINE}` in points, with 95% intervals over seeds and problems that "
-        "hold at once for all rows of a column. Learning rate, clip range and the rest are the same for all, but for what an "
+        f"{100 * before['before_k']:.1f}. Differences to `{BASELINE}` in points, with 95% intervals over seeds and problems "
+        "that hold at once for all rows of a column. Learning rate, clip range and the rest are the same for all, but for what an "
         "estimator asks of the run; nothing is tuned for any. A tiny model on a made-up task: it shows how each behaves, not "
-        f"which is best.\n\n{table}\n\n```bash\n{command()}\npython -m benchmarks.estimator_curves runs/estimators/results.json\n```\n"
+        f"which is best.\n\n{table}\n\n```bash\n{command()}\n"
+        "python -m benchmarks.estimator_curves runs/estimators/results.json\n```\n"
     )
 
 

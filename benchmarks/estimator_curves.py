@@ -94,9 +94,9 @@ def summary(results: dict[str, Any], found: dict[str, Any]) -> str:
     return (
         f"{HEADING}\n\nHeld-out accuracy after {max(before['steps'])} steps of the embedded task's defaults, "
         f"{len(found['seeds'])} paired seeds; before training pass@1 is {100 * before['before']:.1f} and pass@{largest} "
-        f"{100 * before['before_k']:.1f}. Differences to `{BASELINE}` in points, with 95% intervals over seeds and problems "
-        "that hold at once for all rows of a column. Learning rate, clip range and the rest are the same for all, but for what an "
-        "estimator asks of the run; nothing is tuned for any. A tiny model on a made-up task: it shows how each behaves, not "
+        f"{100 * before['before_k']:.1f}. Differences to `{BASELINE}` in points, with 95% intervals over seeds and "
+        "problems that hold at once for all rows of a column. Learning rate, clip range and the rest are the same for all, but "
+        "for what an estimator asks of the run; nothing is tuned for any. A tiny model on a made-up task: it shows how each behaves, not "
         f"which is best.\n\n{table}\n\n```bash\n{command()}\n"
         "python -m benchmarks.estimator_curves runs/estimators/results.json\n```\n"
     )

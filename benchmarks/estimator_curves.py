@@ -96,8 +96,8 @@ def summary(results: dict[str, Any], found: dict[str, Any]) -> str:
         f"{len(found['seeds'])} paired seeds; before training pass@1 is {100 * before['before']:.1f} and pass@{largest} "
         f"{100 * before['before_k']:.1f}. Differences to `{BASELINE}` in points, with 95% intervals over seeds and "
         "problems that hold at once for all rows of a column. Learning rate, clip range and the rest are the same for all, but "
-        "for what an estimator asks of the run; nothing is tuned for any. A tiny model on a made-up task: it shows how each behaves, not "
-        f"which is best.\n\n{table}\n\n```bash\n{command()}\n"
+        "for what an estimator asks of the run; nothing is tuned for any. A tiny model on a made-up task: it shows how each "
+        f"behaves, not which is best.\n\n{table}\n\n```bash\n{command()}\n"
         "python -m benchmarks.estimator_curves runs/estimators/results.json\n```\n"
     )
 

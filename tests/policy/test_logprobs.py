@@ -244,7 +244,7 @@ def test_logits_in_chunks_are_the_same(monkeypatch):
     monkeypatch.setattr("minirl.policy.logprobs.LOGITS_CHUNK", {"cpu": 3 * model.config.vocab_size})
     chunked = score(LogprobHead(model, 1.0, len(TOK), True), batch, top_k=3)
     sum(part.sum() for part in chunked).backward()
-    assert [part.shape for part in whole] == [(6,), (6,), (6, 3)]
+    assert [part.shape for part in whole] == [(7,), (7,), (7, 3)]
     for a, b in zip(whole, chunked, strict=True):
         assert torch.allclose(a, b, atol=1e-6)
     for a, p in zip(gradient, model.parameters(), strict=True):

@@ -94,7 +94,8 @@ if importlib.util.find_spec("deepspeed"):
     CASES += [f"{stage}:{dtype}" for stage in "0123" for dtype in ("float32", "bfloat16")]
 
 
-@pytest.mark.parametrize("adapters", ["", pytest.param(":lora", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("adapters", ["", ":lora"])
 def test_two_ranks_resume_to_the_bit_plain_and_under_every_stage(tmp_path, adapters):
     if adapters:
         pytest.importorskip("peft", reason="needs peft")
@@ -120,6 +121,7 @@ def test_two_ranks_resume_to_the_bit_plain_and_under_every_stage(tmp_path, adapt
         assert any(not torch.equal(tensor, after[name]) for name, tensor in before.items()), f"{case} has trained"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("background", "copies"), [("true", 1.2), ("false", 0.2)])
 def test_a_checkpoint_takes_the_memory_of_one_copy_in_the_background_and_of_none_at_once(tmp_path, background, copies):
     done = subprocess.run(

@@ -97,14 +97,14 @@ def weights_of(model: Any) -> Iterator[tuple[str, Weight]]:
         if id(parameter) in adapters:
             continue
         owner, _, kind = name.rpartition(".")
-        layer = layers.get(owner.removesuffix(".base_layer"))
+        layer = layers.get(plain := owner.removesuffix(".base_layer"))
         if layer is None:
             yield name, Weight(parameter)
-        elif kind == "weight":
-            adapter = (layer.lora_A["default"].weight, layer.lora_B["default"].weight)
-            yield f"{owner.removesuffix('.base_layer')}.weight", Weight(parameter, adapter, layer.scaling["default"])
+        elif kind == "bias":
+            yield f"{plain}.bias", Weight(parameter)
         else:
-            yield f"{owner.removesuffix('.base_layer')}.{kind}", Weight(parameter)
+            adapter = (layer.lora_A["default"].weight, layer.lora_B["default"].weight)
+            yield f"{plain}.weight", Weight(parameter, adapter, layer.scaling["default"])
 
 
 @contextmanager

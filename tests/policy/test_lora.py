@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from minirl.config.command_line import load
 from minirl.evaluation.models import find_models
@@ -120,6 +120,27 @@ def test_merged_weights_compute_what_the_adapters_compute(trained):
     adapted, merged = old_and_reference(trained)[0], rollouts()
     plain.compute_logprobs(merged, old=True)
     assert adapted == pytest.approx(np.concatenate([r.old_logprobs for r in merged]), abs=2e-5)
+
+
+def test_layers_with_a_bias_keep_it_and_its_name(tmp_path):
+    torch.manual_seed(0)
+    config = Qwen2Config(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
+                         intermediate_size=32, vocab_size=len(TOK), tie_word_embeddings=False)  # fmt: skip
+    model = Qwen2ForCausalLM(config)
+    for p in model.parameters():
+        p.data += 0.1 * torch.randn_like(p)
+    model.save_pretrained(tmp_path)
+    made, plain = policy(f"--model.path={tmp_path}"), dict(model.named_parameters())
+    for _ in range(2):
+        step(made)
+    assert list(whole(made)) == list(plain)
+    changed = {name for name, tensor in whole(made).items() if not torch.equal(tensor, plain[name])}
+    assert changed == {name for name in plain if name.endswith("_proj.weight")}
+    assert "model.layers.0.self_attn.q_proj.bias" in plain
+    model.load_state_dict(whole(made))
+    ids = torch.tensor([[4, 5, 6, 7]])
+    made.model.eval()
+    assert torch.allclose(model.eval()(ids).logits, made.model(ids).logits, atol=1e-4)
 
 
 def test_the_reference_is_the_base_model_exactly_without_a_copy(trained):

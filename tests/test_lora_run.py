@@ -119,6 +119,7 @@ def test_a_target_that_is_not_there_ends_the_run_before_it_begins(tmp_path, caps
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_vllm_samples_from_the_merged_weights(tmp_path):
     pytest.importorskip("vllm", reason="needs vLLM, or its build for CPUs")
     run(*LORA, "--run.steps=3", "--rollout.engine=vllm", "--run-dir", tmp_path / "out")  # its own process: an engine stays
@@ -128,13 +129,13 @@ def test_vllm_samples_from_the_merged_weights(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [[], ["--optimizer.name=adamw_8bit"]])
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("options", [["--model.lora.r=8", "--optimizer.lr=1e-3"], ["--optimizer.name=adamw_8bit"]])
 def test_the_reward_rises(tmp_path, options):
-    if options:
+    if "--optimizer.name=adamw_8bit" in options:  # of all weights: moments of smaller tensors stay float32
         pytest.importorskip("bitsandbytes", reason="needs bitsandbytes")
-    arguments = ["--model.lora.r=8", "--optimizer.lr=4e-3", "--run.steps=30", "--eval.every=0", "--eval.problems=64",
-                 "--eval.samples=8"]  # fmt: skip
-    run(*arguments, *options, "--run-dir", tmp_path / "out", timeout=600)
+    arguments = ["--run.steps=25", "--eval.every=0", "--eval.problems=64", "--eval.samples=8"]
+    run(*arguments, *options, "--run-dir", tmp_path / "out", timeout=900)
     rows = metrics(tmp_path / "out")
     first, last = (sum(row["reward/accuracy"] for row in part) / 5 for part in (rows[:5], rows[-5:]))
     assert last > first + 0.1

@@ -220,7 +220,8 @@ def is_rms_norm(module: Any) -> bool:
 
 def fused_norm(module: Any, x: Tensor) -> Tensor:
     """The forward pass of an RMS norm, in the dtype of its weight: torch's kernel takes no mixed ones."""
-    return rms_norm(x.to(module.weight.dtype), module.weight.shape, module.weight, module.variance_epsilon)
+    with torch.autocast(x.device.type, enabled=False):  # on a GPU it would make the result float32, and double what is kept
+        return rms_norm(x.to(module.weight.dtype), module.weight.shape, module.weight, module.variance_epsilon)
 
 
 def compile_layers(model: Any) -> None:

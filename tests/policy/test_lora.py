@@ -213,6 +213,15 @@ def test_bfloat16_freezes_the_base_in_it_and_trains_adapters_in_float32():
     assert weights_digest(policy("--model.dtype=bfloat16")) == weights_digest(Policy(load([]), Ranks(), len(TOK)))
 
 
+@pytest.mark.parametrize(
+    "device", ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
+)
+def test_norms_of_a_base_in_bfloat16_stay_in_it_under_autocast(device):
+    norm = load_model(load([*LORA, "--model.dtype=bfloat16"]).model).model.norm.to(device)
+    with torch.autocast(device, torch.bfloat16):
+        assert norm(torch.ones(1, 64, dtype=torch.bfloat16, device=device)).dtype == torch.bfloat16
+
+
 @pytest.mark.parametrize("options", [["--model.gradient_checkpointing=true"], ["--model.attention=sdpa"],
                                      ["--optimizer.micro_batch_tokens=10000"]])  # fmt: skip
 def test_packing_recomputation_and_the_size_of_micro_batches_change_nothing(options):

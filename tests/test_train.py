@@ -108,6 +108,7 @@ def test_the_metrics_that_are_promised_are_there_and_sane(finished):
     assert row["policy/approx_kl"] > 0
 
 
+@pytest.mark.slow
 def test_the_saved_model_loads_and_the_saved_config_repeats_the_run(finished, tmp_path):
     folder, _ = finished
     model = AutoModelForCausalLM.from_pretrained(folder / "model")
@@ -199,6 +200,7 @@ def test_surplus_groups_are_counted_as_waste_when_they_are_not_carried(tmp_path)
         assert row["sampling/wasted_groups"] == row["sampling/groups"] - 4
 
 
+@pytest.mark.slow
 def test_a_first_mini_batch_that_is_the_only_one_needs_no_old_logprobs(tmp_path):
     fast = [*SMALL, "--algorithm.mini_batch_prompts=4"]
     train.main(load([*fast, "--run-dir", str(tmp_path / "skipped")]))
@@ -336,6 +338,7 @@ def test_exit_codes_reach_the_shell(tmp_path):
     assert "--rollout.prompts=32" in run("--help")
 
 
+@pytest.mark.slow
 def test_fewer_processes_than_asked_for_is_refused():
     # what `accelerate launch --cpu --num_processes 2` leaves in the environment of its single process
     printed = run(*SMALL, expect=2, MASTER_ADDR="127.0.0.1", ACCELERATE_USE_CPU="True")
@@ -360,6 +363,7 @@ def smollm2(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_a_pretrained_model_on_four_shot_arithmetic(smollm2, tmp_path):
     few = ["--run.steps=1", "--rollout.prompts=2", "--rollout.group_size=6", "--algorithm.mini_batch_prompts=2",
            "--eval.problems=4",

@@ -78,6 +78,7 @@ def test_the_buffers_that_the_plan_counts_are_those_that_deepspeed_takes():
         assert defaults.max_live_parameters == plan.LIVE_PARAMETERS
 
 
+@pytest.mark.slow
 def test_every_stage_gives_the_gradients_and_weights_of_one_plain_process(results, reference):
     _, stages, _ = results
     for stage in STAGES:

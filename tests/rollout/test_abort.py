@@ -96,6 +96,7 @@ def test_a_saved_step_comes_out_again_though_it_aborted_some(dynamic, capsys):
         assert "optimizer/grad_norm" in printed, "the update was taken too"
 
 
+@pytest.mark.slow
 def test_ranks_abort_their_own_share_and_one_rank_replays_what_two_have_sampled(problems, tmp_path):
     # Two prompts a batch and dynamic sampling: generation batches of one group, of which the second rank keeps none, come too
     options = [

@@ -201,6 +201,7 @@ def assert_same_curve(one, folder):
     assert (folder / "summary.json").exists()
 
 
+@pytest.mark.slow
 def test_three_steps_with_zero_3_over_two_ranks_are_those_of_one_plain_process(tmp_path, plain):
     # With a KL to the starting model, which ZeRO-3 leaves whole
     accelerate = (Path(sys.executable).parent / "accelerate", "launch", "--num_processes", "2", "--main_process_port",
@@ -210,6 +211,7 @@ def test_three_steps_with_zero_3_over_two_ranks_are_those_of_one_plain_process(t
     assert_same_curve(plain, tmp_path / "zero3")
 
 
+@pytest.mark.slow
 def test_two_nodes_of_one_rank_each_are_started_by_the_file_for_two_nodes(tmp_path, plain):
     accelerate = (Path(sys.executable).parent / "accelerate", "launch", "--num_processes", "2", "--main_process_port",
                   free_port(), "--main_process_ip", "127.0.0.1", "--config_file",
@@ -225,6 +227,7 @@ def test_two_nodes_of_one_rank_each_are_started_by_the_file_for_two_nodes(tmp_pa
     assert_same_curve(plain, tmp_path / "nodes")
 
 
+@pytest.mark.slow
 def test_two_ranks_that_hold_one_engine_together_give_the_curve_of_one(tmp_path, plain):
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", free_port())
     launch(tmp_path / "two", *KL, "--rollout.vllm.tensor_parallel=2", launcher=torchrun)
@@ -235,6 +238,7 @@ def test_two_ranks_that_hold_one_engine_together_give_the_curve_of_one(tmp_path,
         assert b["policy/rollout_logprob_diff_max"] < 1e-4
 
 
+@pytest.mark.slow
 def test_an_output_layer_of_its_own_is_pushed_too(tmp_path):
     tied = AutoModelForCausalLM.from_pretrained(tiny.FOLDERS["embedded"])
     config = tied.config
@@ -255,6 +259,7 @@ def test_more_tensor_parallel_ranks_than_processes_is_refused(tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("options", "code"), [((), 0), (("--rollout.logprob_diff_stop=0",), 1)])
 def test_a_run_with_an_engine_leaves_without_shutting_the_interpreter_down(tmp_path, options, code):
     program = tmp_path / "program.py"
@@ -291,6 +296,7 @@ def test_tempered_logits_are_rounded_by_older_versions(monkeypatch):
     ("withheld", "says"),
     [("self.version = policy.version", "the engine holds other weights"), ("pass", "a push is missing")],
 )
+@pytest.mark.slow
 def test_the_guard_ends_a_run_whose_sampler_is_another_policy(tmp_path, withheld, says):
     program = tmp_path / "withheld.py"
     program.write_text(

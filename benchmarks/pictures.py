@@ -155,8 +155,8 @@ def main() -> None:
     save((arguments.runs / "healthy" / "curves.png").read_bytes(), IMAGES / "run.png")
     group_picture(arguments.runs / "healthy", IMAGES / "group.png")
     short = [
-        "--run.steps=30", "--eval.every=0", "--eval.problems=16", "--run.save_every=0", "--run.save_rollouts=0",
-        "--rollout.max_generation_batches=4", "--rollout.logprob_diff_stop=100",
+        "--run.steps=20", "--eval.every=0", "--eval.problems=16", "--run.save_every=0", "--run.save_rollouts=0",
+        "--rollout.max_generation_batches=2", "--rollout.logprob_diff_stop=100",
     ]  # fmt: skip
     for name, case in CASES.items():
         file = name.replace(" ", "-")

@@ -111,12 +111,24 @@ def test_commands_of_train_py_are_accepted(page, monkeypatch):
             load([word for word in words if not re.fullmatch(r"[;&|].*", word)])
 
 
-def test_modules_in_commands_exist():
-    found = {module for page in PAGES for module in re.findall(r"python -m (minirl[\w.]*|benchmarks[\w.]*)", page.read_text())}
-    assert len(found) > 8
-    for module in found:
-        path = ROOT / module.replace(".", "/")
-        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
+def program_of(command):
+    """The file of the program that a command starts, train.py excepted; None for another command."""
+    if module := re.search(r"python -m (minirl[\w.]*|benchmarks[\w.]*)", command):
+        path = ROOT / module[1].replace(".", "/")
+        return path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+    script = re.search(r"(?:^|\s)(eval\.py|(?:benchmarks|examples)/\w+\.py)(?:\s|$)", command)
+    return ROOT / script[1] if script else None
+
+
+def test_other_programs_in_commands_exist_and_have_their_options():
+    known = {key for key, *_ in every_option()}
+    found = {(program, command) for page in PAGES for command in commands(page) if (program := program_of(command))}
+    assert len({program for program, _ in found}) > 12
+    for program, command in found:
+        assert program.is_file(), command
+        after = command[command.index(program.stem if program.stem != "__main__" else program.parent.name) :]
+        for option in re.findall(r"\s--([a-z][\w.-]*)", after.partition("#")[0]):
+            assert option in known or f'"--{option}"' in program.read_text(encoding="utf-8"), f"--{option}: {command}"
 
 
 # ---- configuration and messages ---------------------------------------------------------------------------------------------

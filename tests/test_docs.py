@@ -202,3 +202,9 @@ def test_links_out_of_the_docs_lead_to_the_repository_or_are_plain_text():
     assert plain == text.replace("[`loss.py`](../../minirl/loss.py#L3)", "`loss.py`")
     linked = hooks.on_page_markdown(text, page, SimpleNamespace(repo_url="https://h/r/"))
     assert linked == text.replace("../../minirl/loss.py#L3", "https://h/r/blob/main/minirl/loss.py")
+
+
+def test_the_snippet_of_the_grader_page_prints_what_it_says(capsys):
+    (block,) = re.findall(r"```python\n(.*?)```", (DOCS / "grader.md").read_text(encoding="utf-8"), re.DOTALL)
+    exec(block, {})
+    assert capsys.readouterr().out.strip() == re.search(r"print\(.*\)  # (.*)", block)[1]

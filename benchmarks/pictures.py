@@ -46,11 +46,10 @@ class Case:
 CASES = {
     "learning rate too high": Case(["--optimizer.lr=4e-3"], ["policy/approx_kl", "reward/accuracy", "optimizer/grad_norm"]),
     "reward hacking": Case(
-        [f"--verifier.rewards=[[{__file__}:zeros, 2.0]]"], ["reward/mean", "reward/accuracy", "response/tokens"]
+        ["--run.steps=30", f"--verifier.rewards=[[{__file__}:zeros, 2.0]]"],
+        ["reward/mean", "reward/accuracy", "policy/entropy"],
     ),
-    "entropy collapse": Case(
-        ["--algorithm.estimator=psr", "--optimizer.lr=1e-3"], ["policy/entropy", "reward/accuracy", "groups/informative"]
-    ),
+    "truncation": Case(["--rollout.max_response_tokens=19"], ["response/truncated", "response/no_answer", "reward/accuracy"]),
     "stale weights": Case([], ["policy/rollout_logprob_diff_mean", "reward/accuracy", "policy/clip_low"], lost_pushes=True),
 }
 

@@ -145,6 +145,7 @@ def test_metrics_that_lack_steps_are_not_continued(stopped, capsys):
     assert "metrics.jsonl does not hold the 3 steps before" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_named_checkpoint_is_continued_and_later_ones_go(whole, stopped, tmp_path, capsys):
     folder = stopped
     named = folder / "checkpoints" / "step000002"

@@ -140,6 +140,7 @@ def test_saved_rollouts_are_for_reading(finished):
         assert row["status"] == "wrong" or row["response"].endswith(f";\\boxed{{{row['gold']}}}")
 
 
+@pytest.mark.slow
 def test_two_ranks_give_the_curve_of_one(tmp_path):
     steps = [
         "--run.steps=3",
@@ -159,6 +160,7 @@ def test_two_ranks_give_the_curve_of_one(tmp_path):
         assert a == pytest.approx(b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", ["grpo", "dapo", "pkpo", "grpo+edas", "dapo+entropy"])
 def test_every_estimator_runs_with_the_same_metrics(estimator, finished, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -184,6 +186,7 @@ def test_every_estimator_runs_with_the_same_metrics(estimator, finished, tmp_pat
          "--optimizer.schedule=cosine"],
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_documented_options_run_together(options, tmp_path):
     assert train.main(load([*SMALL, *options, "--run-dir", str(tmp_path / "out")])) == 0
     rows = metrics(tmp_path / "out")
@@ -415,6 +418,7 @@ def test_a_reward_that_fails_leaves_its_response_out_and_is_counted(tmp_path):
     assert all(r["advantage"] == 0 and "odd" in r["detail"] for r in failed)
 
 
+@pytest.mark.slow
 def test_a_dry_run_prints_the_plan_and_makes_nothing(tmp_path):
     printed = run("--dry-run", ROOT / "configs" / "tiny.yaml", "--run-dir", tmp_path / "out", "--plan.gpus=2")
     for text in ("0.000B parameters, 3 layers of 64", "2 GPUs of 141 GiB with ZeRO-3", "one step 32 prompts x 10 samples"):
@@ -422,6 +426,7 @@ def test_a_dry_run_prints_the_plan_and_makes_nothing(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_ends_the_others_with_its_reason(tmp_path):
     program = tmp_path / "dying.py"
     program.write_text(

@@ -107,6 +107,7 @@ def test_the_quick_comparison_of_the_readme(tmp_path):
     assert time.monotonic() - start < 180
 
 
+@pytest.mark.slow
 def test_nothing_to_compare_is_said_at_once():
     found = ablate("--seeds", 2)
     assert found.returncode == 2

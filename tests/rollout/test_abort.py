@@ -80,6 +80,7 @@ def dynamic(run, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_and_resumed_is_the_same_run(run, dynamic, tmp_path):
     for _ in range(2):
         run(tmp_path / "out", *DYNAMIC, "--stop-after=0s")

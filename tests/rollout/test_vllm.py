@@ -58,6 +58,7 @@ def logprob_diff(policy, groups):
     return (logprobs - batch.flat([r.completion.logprobs for r in rollouts])).abs().max().item()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_logprobs_are_those_of_the_trainer(policy, engine, temperature):
     policy.head.output.temperature = temperature
@@ -253,6 +254,7 @@ def test_an_output_layer_of_its_own_is_pushed_too(tmp_path):
     assert not torch.equal(trained.lm_head.weight, trained.get_input_embeddings().weight)
 
 
+@pytest.mark.slow
 def test_more_tensor_parallel_ranks_than_processes_is_refused(tmp_path):
     assert "tensor_parallel=2 does not divide the 1 ranks" in launch(
         tmp_path / "a", "--rollout.vllm.tensor_parallel=2", expect=2

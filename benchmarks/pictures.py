@@ -49,7 +49,7 @@ CASES = {
         ["--run.steps=30", f"--verifier.rewards=[[{__file__}:zeros, 2.0]]"],
         ["reward/mean", "reward/accuracy", "policy/entropy"],
     ),
-    "truncation": Case(["--rollout.max_response_tokens=19"], ["response/truncated", "response/no_answer", "reward/accuracy"]),
+    "truncation": Case(["--rollout.max_response_tokens=17"], ["response/truncated", "response/no_answer", "reward/accuracy"]),
     "stale weights": Case([], ["policy/rollout_logprob_diff_mean", "reward/accuracy", "policy/clip_low"], lost_pushes=True),
 }
 
@@ -82,7 +82,9 @@ def metrics_of(folder: Path, options: list[str], lost_pushes: bool = False) -> l
 
     config = load([*options, "--run-dir", str(folder)])
     with engines_that_lose_pushes() if lost_pushes else contextlib.nullcontext():
-        train.main(config)
+        code = train.main(config)
+    if code == 2:
+        raise SystemExit(f"{folder} holds another run: remove it")
     history = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     for found in diagnose(history, config):
         print(f"== {folder.name}: step {found.step}, {found.name}: {found.text}")

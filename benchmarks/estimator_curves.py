@@ -5,7 +5,7 @@
 
 The second command writes docs/algorithms/curves: a picture an estimator, and results.json without what the pages do not need,
 from which `python -m benchmarks.estimator_curves` makes the pages again. Intervals are those of docs/comparisons.md, over
-seeds and problems; on a page that of one comparison alone, in the index those that hold at once.
+seeds and problems, each of one comparison alone; p is corrected for all of them.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,11 @@ def points(d: Difference) -> str:
     return f"{100 * d.mean:+.1f} [{100 * d.low:+.1f}, {100 * d.high:+.1f}]"
 
 
+def alone(results: dict[str, Any], arm: str, ks: Sequence[int]) -> list[str]:
+    """An arm's differences to the baseline in pass@k, each with the interval of one comparison."""
+    return [points(difference(table_of(results, arm, k), table_of(results, BASELINE, k))) for k in ks]
+
+
 def section(name: str, results: dict[str, Any], found: dict[str, Any]) -> str:
     """The section of a page."""
     arm, largest = arm_of(name), found["ks"][-1]
@@ -67,23 +73,23 @@ def section(name: str, results: dict[str, Any], found: dict[str, Any]) -> str:
     after += [f"{100 * values['after'][k][0]:.1f} ({100 * values['after'][k][1]:.1f})" for k in (1, largest)]
     rows = [head, ["---"] * 3, before, after]
     if arm != BASELINE:
-        alone = (difference(table_of(results, arm, k), table_of(results, BASELINE, k)) for k in (1, largest))
-        rows.append([f"difference to `{BASELINE}`", *map(points, alone)])
+        rows.append([f"difference to `{BASELINE}`", *alone(results, arm, (1, largest))])
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    intervals = "; 95% intervals over seeds and problems, of this comparison alone"
-    return (
-        f"{HEADING}\n\n![{arm}](curves/{name}.png)\n\n{table}\n\n"
+    text = (
         f"{len(found['seeds'])} seeds: mean and, in brackets, standard deviation over seeds, {len(results['problems'])} "
-        f"held-out problems{'' if arm == BASELINE else intervals}. Entropy of the last ten steps {np.mean(entropy):.3f} nats. "
-        "Nothing is tuned for any of them; [README.md](README.md#on-the-embedded-task) has all, with intervals that hold at "
-        "once, and the command.\n"
+        "held-out problems"
+        + ("" if arm == BASELINE else "; 95% intervals over seeds and problems, of this comparison alone")
+        + ". Entropy "
+        f"of the last ten steps {np.mean(entropy):.3f} nats. Nothing is tuned for any of them; "
+        "[README.md](README.md#on-the-embedded-task) has all, and the command."
     )
+    return f"{HEADING}\n\n![{arm}](curves/{name}.png)\n\n{table}\n\n{fill(text, 128, break_on_hyphens=False)}\n"
 
 
 def summary(results: dict[str, Any], found: dict[str, Any]) -> str:
     """The section of the index: a row an estimator."""
     largest = found["ks"][-1]
-    head = ["estimator", "pass@1", f"pass@{largest}", "difference in pass@1", f"in pass@{largest}"]
+    head = ["estimator", "pass@1", f"pass@{largest}", "difference in pass@1", "p", f"in pass@{largest}", "p"]
     rows = [head, ["---"] * len(head)]
     for name in (*BASES, *WRAPPERS):
         arm = arm_of(name)
@@ -91,18 +97,31 @@ def summary(results: dict[str, Any], found: dict[str, Any]) -> str:
             continue
         values = found["arms"][arm]["after"]
         row = [f"`{arm}`", f"{100 * values[1][0]:.1f}", f"{100 * values[largest][0]:.1f}"]
-        rows.append(row + [points(found["held_out"][k][arm]) if arm != BASELINE else "" for k in (1, largest)])
+        if arm != BASELINE:
+            first, last = alone(results, arm, (1, largest))
+            row += [first, p_of(found["held_out"][1][arm]), last, p_of(found["held_out"][largest][arm])]
+        rows.append(row + [""] * (len(head) - len(row)))
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     before = found["arms"][BASELINE]
+    text = (
+        f"Held-out accuracy after {max(before['steps'])} steps of the embedded task's defaults, {len(found['seeds'])} paired "
+        f"seeds; before training pass@1 is {100 * before['before']:.1f} and pass@{largest} {100 * before['before_k']:.1f}. "
+        f"Differences to `{BASELINE}` in points, with 95% intervals over seeds and problems, each by itself; p by Holm over all "
+        "rows of a column. With three seeds only what is the same in all of them shows. Learning rate, clip range and the rest "
+        f"are the same for all, but for what an estimator asks of the run: `{BASELINE}` and the wrappers around it sample until "
+        "32 groups have a "
+        "signal, the others train on the 32 that they draw. Nothing is tuned for any. A tiny model on a made-up task: it shows "
+        "how each behaves, not which is best; [the study](../study.md) has more seeds."
+    )
     return (
-        f"{HEADING}\n\nHeld-out accuracy after {max(before['steps'])} steps of the embedded task's defaults, "
-        f"{len(found['seeds'])} paired seeds; before training pass@1 is {100 * before['before']:.1f} and pass@{largest} "
-        f"{100 * before['before_k']:.1f}. Differences to `{BASELINE}` in points, with 95% intervals over seeds and "
-        "problems that hold at once for all rows of a column. Learning rate, clip range and the rest are the same for all, but "
-        "for what an estimator asks of the run; nothing is tuned for any. A tiny model on a made-up task: it shows how each "
-        f"behaves, not which is best.\n\n{table}\n\n```bash\n{command()}\n"
+        f"{HEADING}\n\n{fill(text, 128, break_on_hyphens=False)}\n\n{table}\n\n```bash\n{command()}\n"
         "python -m benchmarks.estimator_curves runs/estimators/results.json\n```\n"
     )
+
+
+def p_of(d: Difference) -> str:
+    """A p value, three decimals."""
+    return "< .001" if d.p < 0.001 else f"{d.p:.3f}".lstrip("0") if d.p < 1 else "1"
 
 
 def interval(values: Any) -> Any:

@@ -118,4 +118,4 @@ def test_a_run_does_not_go_on_with_other_code_of_one_s_own(tmp_path, capsys):
     assert train.main(load([*RUN, *options, "--run.steps=1"])) == 0
     (tmp_path / "own.py").write_text(OWN.replace("-1.0", "-2.0"))
     assert train.main(load([*RUN, *options])) == 2
-    assert "reward file" in capsys.readouterr().err
+    assert f"file of {tmp_path}/own.py:OnlyShort changed since" in capsys.readouterr().err

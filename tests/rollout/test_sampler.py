@@ -123,7 +123,7 @@ def test_the_terms_of_a_combined_reward_are_logged_and_saved(tmp_path):
     config = load([f"--verifier.rewards=[[{name}, 0.5]]"])
     with VerifierPool(*config.verifier.pool(), workers=1) as pool:
         made = groups(pool, "<user>1+1=<assistant>", "\\boxed{2}<eos>", "1+1= 2 \\boxed{2}<eos>", "\\boxed{3}<eos>")
-    metrics = batch_metrics(Batch(made, [], made), [], 1, config)
+    metrics = batch_metrics(Batch(made, [], made), [], 1, 0.0, config)
     assert metrics["reward/terms/math"] == 2 / 3
     assert metrics[f"reward/terms/{name}"] == 2 / 3
     assert metrics["reward/mean"] == (1.5 + 1 + 0.5) / 3
@@ -134,4 +134,4 @@ def test_a_response_that_timed_out_has_no_terms_and_is_in_none_of_their_means():
     made = rollouts()
     made[0].verdict = Verdict("wrong", "<timeout>")
     made[1].verdict, made[2].verdict = Verdict("wrong", "a", terms={"brief": 1.0}), Verdict("wrong", "a", terms={"brief": 0.0})
-    assert batch_metrics(Batch([made], [], [made]), [], 1, load([]))["reward/terms/brief"] == 0.5
+    assert batch_metrics(Batch([made], [], [made]), [], 1, 0.0, load([]))["reward/terms/brief"] == 0.5

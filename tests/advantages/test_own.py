@@ -198,7 +198,9 @@ def test_what_is_raised_is_said_with_its_line(own):
     line = 1 + FILE.splitlines().index('        return {}["x"]  # line 39')
     with pytest.raises(ValueError, match=rf"^Raises failed in .*own\.py, line {line}: KeyError: 'x'$"):
         made(own, "Raises")
-    with pytest.raises(ValueError, match=r"^InNumpy failed in .*own\.py, line \d+: ValueError: operands could not be broadcast"):
+    with pytest.raises(
+        ValueError, match=r"^InNumpy failed in .*own\.py, line \d+: ValueError: operands could not be broadcast"
+    ):
         made(own, "InNumpy")
     with pytest.raises(ConfigError, match=r"Asks failed in .*own\.py, line \d+: LookupError: where"):
         load([f"--algorithm.estimator={own}:Asks"])

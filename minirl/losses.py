@@ -307,7 +307,7 @@ def build_loss(name: str, options: Any = None) -> PolicyLoss:
                 return own_class(name, PolicyLoss)(**custom)
             except TypeError as error:
                 raise ValueError(f"loss.custom={custom} does not fit {name}: {error}") from error
-    check(not custom, f"loss.custom={custom} is for a loss of your own, file.py:Class, not for {name}, which has loss.{name}.*")
+    check(not custom, f"loss.custom={custom} is for a loss of your own, file.py:Class, not for {name}")
     check(name in LOSSES, f"unknown loss {name!r}: known are {', '.join(LOSSES)}, or file.py:Class")
     return getattr(options, name, None) or LOSSES[name]()
 

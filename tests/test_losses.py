@@ -340,7 +340,11 @@ def test_what_a_loss_of_one_s_own_selects_is_checked(own):
 
 
 def test_the_limits_of_a_loss_s_options_hold(own):
-    for options, problem in (({"beta": -1}, "loss.custom.beta must be at least 0, not -1"), ({"bet": 1}, "does not fit")):
+    for options, problem in (
+        ({"beta": -1}, r"^loss\.custom\.beta must be at least 0, not -1$"),
+        ({"beta": "x"}, r"^loss\.custom\.beta must be at least 0, not 'x'$"),
+        ({"bet": 1}, "does not fit"),
+    ):
         with pytest.raises(ValueError, match=problem):
             own("Mine", **options)
     with pytest.raises(ValueError, match="share must be at most 1"):

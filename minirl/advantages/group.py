@@ -225,7 +225,11 @@ def check_limits(value: Any, limits: Mapping[str, Any], name: str) -> None:
         holds, words = LIMITS[limit]
         bound = ", ".join(limits[limit]) if limit == "choices" else "" if limit == "whole" else f"{limits[limit]}"
         said = f"{value:g}" if isinstance(value, float) else repr(value)
-        check(holds(value, limits[limit]), f"{name} must be {f'{words} {bound}'.strip()}, not {said}")
+        try:
+            sound = holds(value, limits[limit])
+        except (TypeError, ValueError):  # not even a number
+            sound = False
+        check(sound, f"{name} must be {f'{words} {bound}'.strip()}, not {said}")
 
 
 def is_number(value: Any) -> bool:

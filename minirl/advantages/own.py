@@ -73,8 +73,9 @@ def failures_of(name: str) -> Iterator[None]:
 
 def place_of(error: Exception) -> str:
     """ " in FILE, line N", where code of the user's own raised the error or called what did; "" where it had no part in it."""
-    places = [(f, line) for f, line in walk_tb(error.__traceback__) if f.f_globals.get("__name__", "").startswith(MODULES)]
-    return f" in {places[-1][0].f_code.co_filename}, line {places[-1][1]}" if places else ""
+    theirs = [(f, line) for f, line in walk_tb(error.__traceback__) if f.f_globals.get("__name__", "").startswith(MODULES)]
+    places = [(f.f_code.co_filename, line) for f, line in theirs if f.f_code.co_filename != "<string>"]  # made by dataclasses
+    return " in {}, line {}".format(*places[-1]) if places else ""
 
 
 def evaluated(name: str, estimator: Estimator, groups: Sequence[Group]) -> list[tuple[Sequence[Any], Floats]]:

@@ -2,8 +2,9 @@
 
     python train.py --algorithm.estimator=examples/estimator.py:Floored+edas --estimator.custom='{floor: 0.2}'
 
-`floor` may move with the run, as in {floor: 0.5 -> 0.1}, since it is read by `group.now`. EDAS and the other wrappers go around it, comparisons take it (`python -m minirl.ablate --estimators
-dapo,examples/estimator.py:Floored`), and runs with it resume and replay exactly.
+`floor` may move with the run, as in {floor: 0.5 -> 0.1}, since it is read by `group.now`. EDAS and the other wrappers go around
+it, comparisons take it (`python -m minirl.ablate --estimators dapo,examples/estimator.py:Floored`), and runs with it resume and
+replay exactly.
 """
 
 from dataclasses import dataclass

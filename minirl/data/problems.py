@@ -60,7 +60,7 @@ def generated(config: DataConfig, split: str, notes: list[str]) -> list[Problem]
         raise ConfigError(f"data.task={config.task}: {error}") from None
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"data.task={config.task} failed for {split!r}{place_of(error)}: {said}") from error
+        raise ConfigError(f"data.task={config.task} failed for {split!r}: {said}{place_of(error)}") from error
     rows = [row for row in made if not isinstance(row, Problem)]
     if wrong := [row for row in rows if not isinstance(row, dict)]:
         raise ConfigError(f"data.task={config.task} returns Problems or rows (dicts), not a {type(wrong[0]).__name__}")

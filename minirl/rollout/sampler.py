@@ -166,7 +166,7 @@ def relabel(labeller: Callable[..., Any], problem: Problem, rollouts: Sequence[R
             raise TypeError(f"it must return {len(rollouts)} texts, not {labels!r}"[:300])
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
-        raise RunError(f"verifier.labeller failed on problem {problem.id}{place_of(error)}: {said}") from error
+        raise RunError(f"verifier.labeller failed on problem {problem.id}: {said}{place_of(error)}") from error
     for rollout, label in zip(rollouts, labels, strict=True):
         rollout.verdict = replace(rollout.verdict, label=label)
 

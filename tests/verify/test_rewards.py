@@ -251,4 +251,4 @@ def test_a_file_with_a_dataclass_whose_annotations_are_texts_loads(tmp_path):
     (tmp_path / "broken.py").write_text("1 / 0\n")
     with pytest.raises(VerifierError, match="does not load: ZeroDivisionError"):
         load_function(f"{tmp_path}/broken.py:half")
-    assert not [name for name in sys.modules if "broken" in name]
+    assert not [name for name in sys.modules if name.startswith("minirl_own_") and "broken" in name]

@@ -32,10 +32,10 @@ if __name__ == "__main__":
 import numpy as np
 from torch import Tensor
 
-from minirl.advantages import Estimator
+from minirl.advantages import Estimator, evaluated
 from minirl.config.options import AlgorithmConfig, Config
 from minirl.loss import importance_weights, kl, overlong_penalty, token_weights
-from minirl.losses import Clip, PolicyLoss, TokenLoss, Tokens
+from minirl.losses import Clip, PolicyLoss, TokenLoss, Tokens, loss_of, selected_by
 from minirl.policy.micro_batches import MicroBatch
 from minirl.rollout.sampler import as_group
 from minirl.rollout.types import Batch, Rollout, SamplingParams
@@ -44,7 +44,7 @@ from minirl.run.metrics import UpdateStats
 from minirl.run.microscope import microscope
 from minirl.run.run import Run
 from minirl.utils.console import leave, say
-from minirl.utils.errors import ConfigError, RunError, RunFinished
+from minirl.utils.errors import ConfigError, RunError, RunFinished, ends_the_run
 from minirl.verify.types import VerifierError
 
 gc.enable()
@@ -55,7 +55,7 @@ def train(inputs: Inputs) -> None:
     with open_run(inputs) as run:
         for step in run.steps():  # between steps: evaluate, check, save, stop
             with step.timed("rollout"):
-                batch = collect_batch(run)
+                batch = collect_batch(run, step.progress)
             with step.timed("old_logprobs"):
                 compute_logprobs(run.policy, batch, run.estimator, run.config)
             compute_advantages(run.estimator, batch, run.config, step.progress)
@@ -66,15 +66,15 @@ def train(inputs: Inputs) -> None:
             step.finish(batch, stats)
 
 
-def collect_batch(run: Run) -> Batch:
-    """Samples and verifies `rollout.prompts` groups to train on.
+def collect_batch(run: Run, progress: float) -> Batch:
+    """Samples and verifies `rollout.prompts` groups to train on. progress: of the run, 0 to 1.
 
     Without dynamic sampling: one generation batch, of which every group is kept. With it, groups without signal (all right,
     or all wrong, or as the estimator says) are dropped and more batches sampled, sized by the share kept so far, up to
     `max_generation_batches`.
     """
     r, dynamic = run.config.rollout, run.config.algorithm.requirements.dynamic_sampling
-    keeps = run.config.keeps()
+    keeps = run.config.keeps(progress)
     params = SamplingParams(r.group_size, r.temperature, r.max_response_tokens)
     kept, generated = list(run.state.surplus), list[list[Rollout]]()
     expected = 1 / r.oversample if dynamic else 1.0  # share of groups that will have signal
@@ -124,16 +124,14 @@ def compute_logprobs(policy: Any, batch: Batch, estimator: Estimator, config: Co
 def compute_advantages(estimator: Estimator, batch: Batch, config: Config, progress: float) -> None:
     """Gives each rollout its advantage and weight, a whole group at a time; progress: of the run, 0 to 1.
 
-    RunError when the estimator is not made for these rewards.
+    RunError when the estimator is not made for these rewards, or fails.
     """
     groups = [as_group(rollouts, progress, config.run.seed, config.algorithm.kl_reward_coef) for rollouts in batch.groups]
-    try:
-        estimator = estimator.fitted(groups)
-        for rollouts, group in zip(batch.groups, groups, strict=True):
-            for rollout, advantage, weight in zip(rollouts, estimator(group), estimator.weights(group), strict=True):
-                rollout.advantages, rollout.weight = advantage, float(weight)
-    except (ValueError, TypeError) as error:
-        raise RunError(str(error)) from error
+    with ends_the_run():
+        found = evaluated(config.algorithm.estimator, estimator, groups)
+    for rollouts, (advantages, weights) in zip(batch.groups, found, strict=True):
+        for rollout, advantage, weight in zip(rollouts, advantages, weights, strict=True):
+            rollout.advantages, rollout.weight = advantage, float(weight)
 
 
 def update(policy: Any, batch: Batch, lr: float, config: Config) -> UpdateStats:
@@ -174,7 +172,8 @@ def select_tokens(loss: PolicyLoss, rollouts: list[Rollout], seed: list[int]) ->
         return None
     advantages = np.concatenate([np.broadcast_to(r.advantages, r.length) for r in rollouts])  # type: ignore[arg-type]
     old_logprobs = np.concatenate([r.old_logprobs for r in rollouts])  # type: ignore[misc]
-    selected = loss.select(advantages, old_logprobs, np.random.default_rng(seed))
+    with ends_the_run():
+        selected = selected_by(loss, advantages, old_logprobs, np.random.default_rng(seed))
     return np.split(selected, list(accumulate(r.length for r in rollouts))[:-1])
 
 
@@ -183,7 +182,8 @@ def policy_loss(loss: PolicyLoss, logprobs: Tensor, entropy: Tensor, micro: Micr
     old = logprobs.detach() if micro.old_logprobs is None else micro.old_logprobs
     clip, lengths = Clip(a.requirements.clip_low, a.requirements.clip_high, a.dual_clip), [r.length for r in micro.rollouts]
     tokens = Tokens(logprobs, old, micro.advantages, lengths, micro.selected, entropy, micro.top_logprobs)
-    made = loss(tokens, clip)
+    with ends_the_run():
+        made = loss_of(loss, tokens, clip)
     rollout_is = importance_weights(old, micro.rollout_logprobs, a.rollout_is, a.rollout_is_low, a.rollout_is_high, lengths)
     total = rollout_is * made.loss - a.entropy_coef * entropy
     if micro.ref_logprobs is None:

@@ -105,12 +105,12 @@ def summary(results: dict[str, Any], found: dict[str, Any]) -> str:
     before = found["arms"][BASELINE]
     text = (
         f"Held-out accuracy after {max(before['steps'])} steps of the embedded task's defaults, {len(found['seeds'])} paired "
-        f"seeds; before training pass@1 is {100 * before['before']:.1f} and pass@{largest} {100 * before['before_k']:.1f}. "
-        f"Differences to `{BASELINE}` in points, with 95% intervals over seeds and problems, each by itself; p by Holm over all "
-        "rows of a column. With three seeds only what is the same in all of them shows. Learning rate, clip range and the rest "
-        f"are the same for all, but for what an estimator asks of the run: `{BASELINE}` and the wrappers around it sample until "
-        "32 groups have a "
-        "signal, the others train on the 32 that they draw. Nothing is tuned for any. A tiny model on a made-up task: it shows "
+        f"seeds; before training pass@1 is {100 * before['before']:.1f}, pass@{largest} {100 * before['before_k']:.1f}. "
+        f"Differences to `{BASELINE}` in points, with 95% intervals over seeds and problems, each by itself; p by Holm over "
+        "all rows of a column. With three seeds only what is the same in all of them shows. Learning rate, clip range and the "
+        f"rest are the same for all, but for what an estimator asks of the run: `{BASELINE}` and the wrappers around it sample "
+        "until 32 groups have a signal, the others train on the 32 that they draw. Nothing is tuned for any. A tiny model on a "
+        "made-up task: it shows "
         "how each behaves, not which is best; [the study](../study.md) has more seeds."
     )
     return (

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from minirl.advantages import check, option, own_class
+from minirl.advantages import check, check_limits, failures_of, option, own_class
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -114,6 +114,10 @@ class PolicyLoss:
     loss_agg_mode: ClassVar[str | None] = None
     needs_old_logprobs: ClassVar[bool] = False
     top_k: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            check_limits(getattr(self, f.name), f.metadata, f"loss.{self.name or 'custom'}.{f.name}")
 
     def __call__(self, tokens: Tokens, clip: Clip) -> TokenLoss:
         """The loss of each token. TypeError for a subclass that does not say what it is."""
@@ -216,9 +220,13 @@ class ClipCov(PolicyLoss):
     name, source = "clip_cov", "arXiv 2505.22617"
     needs_old_logprobs = True
 
-    share: float = option(2e-4, "of all tokens of a mini-batch, at least one", minimum=0)
+    share: float = option(2e-4, "of all tokens of a mini-batch, at least one", minimum=0, maximum=1)
     low: float = option(1.0, "covariance above which tokens are drawn")
     high: float = option(5.0, "covariance below which tokens are drawn")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(self.low < self.high, f"loss.clip_cov.low={self.low:g} must be below loss.clip_cov.high={self.high:g}")
 
     def __call__(self, tokens: Tokens, clip: Clip) -> TokenLoss:
         surrogate = clipped_surrogate(tokens, tokens.log_ratio.exp(), replace(clip, dual=None))
@@ -241,7 +249,7 @@ class KLCov(PolicyLoss):
     name, source = "kl_cov", "arXiv 2505.22617"
     needs_old_logprobs = True
 
-    share: float = option(2e-4, "of all tokens of a mini-batch, at least one", minimum=0)
+    share: float = option(2e-4, "of all tokens of a mini-batch, at least one", minimum=0, maximum=1)
     coef: float = option(1.0, "weight of the penalty", minimum=0)
 
     def __call__(self, tokens: Tokens, clip: Clip) -> TokenLoss:
@@ -273,12 +281,12 @@ class SimKO(PolicyLoss):
     def __call__(self, tokens: Tokens, clip: Clip) -> TokenLoss:
         if tokens.entropies is None or tokens.top_logprobs is None:
             raise ValueError("simko reads Tokens.entropies and Tokens.top_logprobs")
-        entropies, old, advantages = tokens.entropies.detach(), tokens.logprobs.detach(), tokens.advantages
+        entropies, logprobs, advantages = tokens.entropies.detach(), tokens.logprobs.detach(), tokens.advantages
         forks = entropies > tokens.over_responses(entropies, lambda part: part.quantile(self.tau))
         # The paper mixes the ratio with those of the likeliest tokens, each rescaled, without gradient, to the ratio's value:
         # so the value stays, and the gradient is the ratio times that of the mixed log-probs.
         shared = self.alpha * (tokens.top_logprobs.mean(-1) - tokens.logprobs) * (forks & (advantages > 0))
-        punished = forks & (advantages < 0) & (old >= tokens.top_logprobs[:, 0])
+        punished = forks & (advantages < 0) & (logprobs >= tokens.top_logprobs[:, 0])
         log_ratio = tokens.log_ratio + shared - shared.detach()
         scaled = replace(tokens, advantages=advantages.where(~punished, self.penalty * advantages))
         return clipped_surrogate(scaled, log_ratio.exp(), replace(clip, dual=None))
@@ -292,10 +300,40 @@ LOSSES_WITH_OPTIONS = {name: cls for name, cls in LOSSES.items() if fields(cls)}
 
 def build_loss(name: str, options: Any = None) -> PolicyLoss:
     """The policy loss called `name`, or that of the user's own, file.py:Class. options: as of `minirl.advantages.build`."""
+    custom = options.custom if options is not None else {}
     if ".py:" in name:
-        try:
-            return own_class(name, PolicyLoss)(**(options.custom if options is not None else {}))
-        except TypeError as error:
-            raise ValueError(f"loss.custom={options.custom} does not fit {name}: {error}") from None
+        with failures_of(name):
+            try:
+                return own_class(name, PolicyLoss)(**custom)
+            except TypeError as error:
+                raise ValueError(f"loss.custom={custom} does not fit {name}: {error}") from error
+    check(not custom, f"loss.custom={custom} is for a loss of your own, file.py:Class, not for {name}")
     check(name in LOSSES, f"unknown loss {name!r}: known are {', '.join(LOSSES)}, or file.py:Class")
     return getattr(options, name, None) or LOSSES[name]()
+
+
+def loss_of(loss: PolicyLoss, tokens: Tokens, clip: Clip) -> TokenLoss:
+    """What `loss` makes of the tokens. ValueError, in one sentence, when it fails or gives something else than T of each."""
+    name, shape = loss.name or type(loss).__name__, tuple(tokens.logprobs.shape)
+    with failures_of(f"the loss {name}"):
+        made = loss(tokens, clip)
+    check(isinstance(made, TokenLoss), f"the loss {name} gives a {type(made).__name__}, not a TokenLoss: see TokenLoss.of")
+    shapes = {f.name: tuple(getattr(made, f.name).shape) for f in fields(made)}
+    check(
+        set(shapes.values()) == {shape},
+        f"the loss {name} must give one number a token, {list(shape)}, not "
+        + ", ".join(f"{what} {list(got)}" for what, got in shapes.items() if got != shape),
+    )
+    return made
+
+
+def selected_by(
+    loss: PolicyLoss, advantages: NDArray[np.floating], old_logprobs: NDArray[np.floating], rng: np.random.Generator
+) -> NDArray[np.bool_]:
+    """What `loss` selects of the tokens. ValueError, in one sentence, when it fails or gives something else than bool[T]."""
+    name = loss.name or type(loss).__name__
+    with failures_of(f"the loss {name}"):
+        selected = loss.select(advantages, old_logprobs, rng)
+    sound = isinstance(selected, np.ndarray) and selected.shape == advantages.shape and selected.dtype == np.bool_
+    check(sound, f"the loss {name}: select must give an array bool{list(advantages.shape)}, not {selected!r}"[:300])
+    return selected

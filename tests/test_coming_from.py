@@ -31,7 +31,7 @@ def test_every_option_named_exists():
 
 
 def test_every_metric_named_exists():
-    known = set(batch_metrics(Batch([], [], []), [], 0, load([]))) | set(UpdateStats().metrics(Ranks()))
+    known = set(batch_metrics(Batch([], [], []), [], 0, 0.0, load([]))) | set(UpdateStats().metrics(Ranks()))
     known |= {"optimizer/lr", "time/step", "speed/tokens"}
     assert len(ours("Metrics")) > 15
     assert not set(ours("Metrics")) - known

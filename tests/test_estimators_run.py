@@ -18,7 +18,7 @@ RUN = [
 OWN = '''
 from dataclasses import dataclass
 import numpy as np
-from minirl.advantages import Estimator, option
+from minirl.advantages import Estimator, Requirements, option
 from minirl.losses import PolicyLoss, TokenLoss
 
 
@@ -41,6 +41,44 @@ class Half(PolicyLoss):
         return TokenLoss.of(tokens, -0.5 * tokens.advantages * tokens.logprobs)
 
 
+@dataclass(frozen=True)
+class Mixed(Estimator):
+    """Refuses a group without a right and a wrong response, which dynamic sampling, at its own rule, never trains on."""
+
+    requirements = Requirements(True, 0.2, 0.2, "token-mean")
+
+    def __call__(self, group):
+        if group.right.all() or group.wrong.all():
+            raise KeyError("a mixed group")
+        return group.right - group.accuracy
+
+    def keeps(self, group):
+        assert group.progress in (0, 1) and group.seed == 4
+        return bool(group.right.any() and group.wrong.any())
+
+
+@dataclass(frozen=True)
+class Fails(Estimator):
+    def __call__(self, group):
+        return None
+
+
+@dataclass(frozen=True)
+class Writes(Estimator):
+    requirements = Requirements(False, 0.2, 0.2, "token-mean", needs_logprobs=True)
+
+    def __call__(self, group):
+        for logprobs in group.logprobs:
+            logprobs -= 0.04
+        return group.rewards
+
+
+@dataclass(frozen=True)
+class Sum(PolicyLoss):
+    def __call__(self, tokens, clip):
+        return TokenLoss.of(tokens, -(tokens.advantages * tokens.logprobs).sum()[None])
+
+
 def by_length(problem, responses, verdicts):
     return ["" if v.status == "right" else f"{len(r) % 3} characters" for r, v in zip(responses, verdicts, strict=True)]
 
@@ -61,6 +99,7 @@ CASES = {
     "an estimator and a loss of one's own, responses left out": [
         "--algorithm.estimator=OWN:OnlyShort", "--estimator.custom={longest: 18}", "--algorithm.loss=OWN:Half",
     ],
+    "a base that refuses the groups that are dropped": ["--algorithm.estimator=OWN:Mixed+edas", "--run.seed=4"],
     "whitened over the batch": ["--algorithm.estimator=reinforce_pp+fgrpo", "--algorithm.loss=kl_cov"],
     "groups that are all wrong": ["--algorithm.estimator=ngrpo+edas", "--algorithm.loss=gmpo", "--algorithm.epochs=2"],
     "no ratio": ["--algorithm.estimator=gpg+explore"],
@@ -107,6 +146,24 @@ def test_a_labeller_that_fails_ends_the_run_with_one_sentence(tmp_path, capsys):
     assert "verifier.labeller failed on problem" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("--algorithm.estimator=OWN:Fails", "OWN:Fails gives NoneType None for a group of 4: it must be 4 finite advantages"),
+        ("--algorithm.estimator=OWN:Writes", "ValueError: output array is read-only"),
+        ("--algorithm.loss=OWN:Sum", "the loss Sum must give one number a token"),
+    ],
+)
+def test_code_of_one_s_own_that_fails_ends_the_run_with_one_sentence(tmp_path, capsys, option, says):
+    (tmp_path / "own.py").write_text(OWN)
+    own = f"{tmp_path}/own.py"
+    options = [option.replace("OWN", own), *few_problems(tmp_path), "--run-dir", str(tmp_path / "run")]
+    assert train.main(load([*RUN, *options])) == 1
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said.startswith("train.py: ")
+    assert says.replace("OWN", own) in said
+
+
 def test_a_run_does_not_go_on_with_other_code_of_one_s_own(tmp_path, capsys):
     (tmp_path / "own.py").write_text(OWN)
     options = [
@@ -118,4 +175,4 @@ def test_a_run_does_not_go_on_with_other_code_of_one_s_own(tmp_path, capsys):
     assert train.main(load([*RUN, *options, "--run.steps=1"])) == 0
     (tmp_path / "own.py").write_text(OWN.replace("-1.0", "-2.0"))
     assert train.main(load([*RUN, *options])) == 2
-    assert "reward file" in capsys.readouterr().err
+    assert f"file of {tmp_path}/own.py:OnlyShort changed since" in capsys.readouterr().err

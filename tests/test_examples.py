@@ -211,3 +211,10 @@ def test_every_example_is_on_a_page_and_run_here():
         if path.is_file() and path.suffix != ".jsonl":
             assert f"(../examples/{path.name})" in pages
             assert path.name in here or f'example("{path.stem}")' in here, path
+
+
+def test_the_estimator_s_floor_may_move():
+    """From 0.5 to 0.1: halfway the mean 1/4 is divided by 0.3."""
+    group = Group(np.array([1.0, 0, 0, 0]), np.array([True, False, False, False]), ["", "a", "b", "b"], progress=0.5)
+    options = load([f"--algorithm.estimator={EXAMPLES / 'estimator.py'}:Floored", "--estimator.custom={floor: 0.5 -> 0.1}"])
+    np.testing.assert_allclose(options.build_estimator()(group), [0.75 / 0.3, -0.25 / 0.3, -0.25 / 0.3, -0.25 / 0.3])

@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,6 +24,8 @@ from minirl.losses import (
     Tokens,
     build_loss,
     covariance,
+    loss_of,
+    selected_by,
 )  # fmt: skip
 
 
@@ -262,3 +265,87 @@ def test_simko_is_the_paper_s_mixture_of_ratios():
 def test_simko_needs_the_likeliest_tokens():
     with pytest.raises(ValueError, match="top_logprobs"):
         SimKO()(Tokens(torch.zeros(1), torch.zeros(1), torch.ones(1), [1]), Clip())
+
+
+OWN = """
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+import numpy as np
+import torch
+from minirl.advantages import option
+from minirl.losses import PolicyLoss, TokenLoss
+
+
+@dataclass(frozen=True)
+class Mine(PolicyLoss):
+    what: str = "sound"
+    beta: float = option(1.0, "weight", minimum=0)
+
+    def __call__(self, tokens, clip):
+        loss = -self.beta * tokens.advantages * tokens.logprobs
+        made = TokenLoss.of(tokens, loss)
+        return {
+            "sound": made,
+            "tensor": loss,
+            "one": replace(made, loss=loss.sum()[None]),
+            "scalar": replace(made, loss=loss.sum()),
+            "column": replace(made, loss=loss[:, None]),
+            "mask": replace(made, clipped_low=torch.zeros(1)),
+        }[self.what]
+
+    def select(self, advantages, old_logprobs, rng):
+        return {"sound": advantages > 0, "short": np.zeros(1, bool), "list": [True] * len(advantages)}[self.what]
+
+
+@dataclass(frozen=True)
+class Scalar(PolicyLoss):
+    def __call__(self, tokens, clip):
+        return TokenLoss.of(tokens, tokens.logprobs.sum())
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    (tmp_path / "mine.py").write_text(OWN)
+    return lambda name, **custom: build_loss(f"{tmp_path}/mine.py:{name}", SimpleNamespace(custom=custom))
+
+
+def three():
+    return Tokens(torch.tensor([-1.0, -2.0, -3.0]), torch.zeros(3), torch.tensor([1.0, 1.0, -1.0]), [1, 2])
+
+
+def test_a_loss_of_one_s_own_gives_one_number_a_token(own):
+    assert loss_of(own("Mine", beta=2), three(), Clip()).loss.tolist() == [2, 4, -6]
+    for what, problem in (
+        ("tensor", "the loss Mine gives a Tensor, not a TokenLoss"),
+        ("one", r"the loss Mine must give one number a token, \[3\], not loss \[1\]"),
+        ("scalar", r"one number a token, \[3\], not loss \[\]"),
+        ("column", r"one number a token, \[3\], not loss \[3, 1\]"),
+        ("mask", r"one number a token, \[3\], not clipped_low \[1\]"),
+        ("unknown", r"the loss Mine failed in .*mine\.py, line \d+: KeyError: 'unknown'"),
+    ):
+        with pytest.raises(ValueError, match=problem):
+            loss_of(own("Mine", what=what), three(), Clip())
+    with pytest.raises(ValueError, match=r"the loss Scalar failed in .*mine\.py, line 35: TypeError: len\(\) of a 0-d tensor"):
+        loss_of(own("Scalar"), three(), Clip())
+
+
+def test_what_a_loss_of_one_s_own_selects_is_checked(own):
+    numbers, rng = np.array([1.0, -1.0]), np.random.default_rng(0)
+    assert selected_by(own("Mine"), numbers, numbers, rng).tolist() == [True, False]
+    for what in ("short", "list"):
+        with pytest.raises(ValueError, match=r"the loss Mine: select must give an array bool\[2\]"):
+            selected_by(own("Mine", what=what), numbers, numbers, rng)
+
+
+def test_the_limits_of_a_loss_s_options_hold(own):
+    for options, problem in (
+        ({"beta": -1}, r"^loss\.custom\.beta must be at least 0, not -1$"),
+        ({"beta": "x"}, r"^loss\.custom\.beta must be at least 0, not 'x'$"),
+        ({"bet": 1}, "does not fit"),
+    ):
+        with pytest.raises(ValueError, match=problem):
+            own("Mine", **options)
+    with pytest.raises(ValueError, match="share must be at most 1"):
+        KLCov(share=1.5)

@@ -15,6 +15,9 @@ import torch
 from minirl.advantages import GPG, GRPO, OPO, RLOO, ReinforcePP
 from minirl.loss import importance_weights, kl, token_weights
 from minirl.losses import CISPO, GMPO, GSPO, PPO, SAPO, Clip, ClipCov, KLCov, Reinforce, Tokens
+from minirl.rollout.sampler import as_group
+from minirl.rollout.types import Completion, Rollout
+from minirl.verify.types import Verdict
 from tests.advantages.groups import group
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the peers' own
@@ -162,6 +165,29 @@ def test_rejection_is_verl_s_with_the_bounds_of_the_inverse_ratio(core, tensors)
 def test_kl_estimates_are_verl_s_up_to_its_clamp(core, tensors, mine, theirs):
     logprobs, old, _ = (x.detach() for x in tensors)
     assert torch.allclose(kl(logprobs, old, mine), core.kl_penalty_forward(logprobs, old, theirs))
+
+
+def test_the_kl_in_the_reward_is_the_sum_of_verl_s_on_the_tokens(core):
+    trainer = pytest.importorskip("verl.trainer.ppo.ray_trainer", reason="verl's trainer needs ray", exc_type=ImportError)
+    from verl import DataProto
+
+    old, reference = np.random.default_rng(0).normal(-1, 0.5, (2, sum(LENGTHS))).astype(np.float32)
+    scores, rollouts = torch.zeros_like(MASK), []
+    ends = np.cumsum(LENGTHS)[:-1]
+    for i, (p, q) in enumerate(zip(np.split(old, ends), np.split(reference, ends), strict=True)):
+        scores[i, LENGTHS[i] - 1] = float(i % 2)
+        sample = Completion(np.zeros(len(p), np.int32), p, "stop")
+        rollouts.append(Rollout(0, "", "", [1], sample, 0, "", Verdict("right" if i % 2 else "wrong", "a"), float(i % 2)))
+        rollouts[-1].old_logprobs, rollouts[-1].ref_logprobs = p, q
+    tensors = {
+        "response_mask": MASK,
+        "token_level_scores": scores,
+        "old_log_probs": padded(old),
+        "ref_log_prob": padded(reference),
+    }
+    data, _ = trainer.apply_kl_penalty(DataProto.from_dict(tensors=tensors), core.FixedKLController(0.1))
+    theirs = data.batch["token_level_rewards"].sum(-1).tolist()
+    assert as_group(rollouts, kl_reward_coef=0.1).rewards == pytest.approx(theirs, abs=1e-6)
 
 
 def verl_advantages(function, groups, **more):

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from minirl.advantages.group import Group, has_signal
+from minirl.advantages.group import Estimator, Floats, Group, has_signal
+from minirl.advantages.own import failures_of
 from minirl.advantages.paper import EDAS, GRPO
 from minirl.advantages.registry import base_estimator
 
@@ -25,12 +26,12 @@ def diversity(
     Of the change that `edas` makes, or would make, to its base's advantages: delta: mean |change| over wrong responses;
     changes_clipped: share of the changes that the clip by kappa cut; positive_wrong: wrong responses with A > 0, which it
     leaves alone; after_before_p5, _p50, _p95: quantiles of A after / A before over wrong responses with A < 0, 1 where there
-    are none.
+    are none. Where the base does not give a group one advantage a response, the group is measured on GRPO.
     """
     edas = edas or EDAS()
     if any(getattr(edas.base.requirements, needs) for needs in ("needs_entropy", "needs_logprobs", "needs_ref_logprobs")):
         edas = replace(edas, base=GRPO())  # log-probs are there for the groups that are trained on only
-    edas = replace(edas, base=edas.base.fitted(groups))
+    base = measurable(edas.base, groups)
     branches: Counter[str] = Counter()
     lists: list[list[float]] = [[] for _ in range(7)]
     unique, several, ratios, pairs, deltas, cut, after_before = lists
@@ -44,7 +45,7 @@ def diversity(
         if wrong > 1:
             several.append(len(counts))
             pairs.append(1 - sum(c * (c - 1) for c in counts.values()) / (wrong * (wrong - 1)))
-        advantages = edas.base(group)
+        advantages = base(group)
         delta, branch = edas.delta(advantages, group)
         shaped = advantages + edas.change(advantages, group)
         change = shaped - advantages
@@ -73,6 +74,30 @@ def diversity(
         "after_before_p50": p50,
         "after_before_p95": p95,
     }
+
+
+def measurable(base: Estimator, groups: Sequence[Group]) -> Callable[[Group], Floats]:
+    """float[N] of a group by `base`, fitted to `groups`, or by GRPO where that has none.
+
+    Groups that are not trained on may be refused, or make code of the user's own fail: measuring them must not end a run that
+    can go on. Where it is trained on such a group the same failure ends it.
+    """
+
+    try:
+        with failures_of(base.name):
+            fitted = base.fitted(groups)
+    except (ValueError, TypeError):
+        return GRPO()
+
+    def of(group: Group) -> Floats:
+        try:
+            with failures_of(base.name):
+                found = np.asarray(fitted(group), dtype=np.float64)
+        except (ValueError, TypeError):
+            return GRPO()(group)
+        return found if found.shape == group.rewards.shape and np.isfinite(found).all() else GRPO()(group)
+
+    return of
 
 
 def mean(values: Sequence[float]) -> float:

@@ -1,6 +1,7 @@
 """What an advantage estimator sees, a group of responses, and what it may ask of the rest of the run."""
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import cos, pi
 from typing import Any, ClassVar
@@ -23,6 +24,8 @@ class Group:
     entropy, and the log-prob of the token under the policy before the update and under the reference model;
     progress: of the run, 0 at its first step and 1 at its last; number: draw number of the prompt, which with the run's seed
     names every random choice that an estimator makes in this group.
+
+    Lists will do for arrays. ValueError where there are not N of each. The arrays cannot be written to.
     """
 
     rewards: Floats
@@ -36,6 +39,17 @@ class Group:
     progress: float = 0.0
     number: int = 0
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, kind in (("rewards", np.float64), ("correct", np.bool_), ("scores", np.float64), ("lengths", None)):
+            if (values := getattr(self, name)) is not None:
+                object.__setattr__(self, name, read_only(values, kind))
+        for name in ("entropies", "logprobs", "ref_logprobs"):
+            if (values := getattr(self, name)) is not None:
+                object.__setattr__(self, name, [read_only(value, None) for value in values])
+        arrays = ("rewards", "correct", "labels", "scores", "lengths", "entropies", "logprobs", "ref_logprobs")
+        found = {name: len(values) for name in arrays if (values := getattr(self, name)) is not None}
+        check(len(set(found.values())) == 1, f"a group has one of each for every response, not {found}")
 
     @property
     def valid(self) -> NDArray[np.bool_]:
@@ -71,16 +85,22 @@ class Group:
         return begin + (end - begin) * share
 
 
+def read_only(values: Any, kind: Any) -> NDArray[Any]:
+    """`values` as an array of one dimension that cannot be written to; it shares memory. ValueError for more dimensions."""
+    array = np.asarray(values, dtype=kind).view()
+    check(array.ndim == 1, f"a group's arrays have one dimension, not the shape {array.shape}")
+    array.flags.writeable = False
+    return array
+
+
 def schedule(text: str) -> tuple[float, float, str]:
     """(first value, last value, "linear" or "cosine") of "0.4 -> 0.1" or "0.4 -> 0.1 cosine". ValueError for anything else."""
-    numbers, _, shape = text.strip().partition(" cosine")
-    begin, arrow, end = numbers.partition("->")
-    if not arrow or shape.strip():
+    begin, arrow, rest = text.partition("->")
+    end, *shape = rest.split()
+    values = float(begin), float(end)
+    if not arrow or shape not in ([], ["linear"], ["cosine"]) or not np.isfinite(values).all():
         raise ValueError(text)
-    values = float(begin), float(end.removesuffix(" linear"))
-    if not np.isfinite(values).all():
-        raise ValueError(text)
-    return (*values, "cosine" if " cosine" in text else "linear")
+    return (*values, shape[0] if shape else "linear")
 
 
 @dataclass(frozen=True)
@@ -136,14 +156,16 @@ class Estimator:
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            if "help" not in f.metadata or isinstance(f.default, bool) or "choices" in f.metadata:
+            value, name = getattr(self, f.name), f"estimator.{self.name or 'custom'}.{f.name}"
+            if isinstance(f.default, bool):
+                check(isinstance(value, bool), f"{name} must be true or false, not {value!r}")
+            if "help" not in f.metadata or not is_number(f.default):
+                check_limits(value, f.metadata, name)
                 continue
-            value = number(getattr(self, f.name), f"{self.name}.{f.name}")
+            value = number(value, name)
             object.__setattr__(self, f.name, float(value) if isinstance(value, int) and isinstance(f.default, float) else value)
-            lowest, above = f.metadata.get("at_least", -np.inf), f.metadata.get("above", -np.inf)
             for value in self.values(f.name):
-                check(value >= lowest, f"estimator.{self.name}.{f.name} must be at least {lowest}, not {value:g}")
-                check(value > above, f"estimator.{self.name}.{f.name} must be above {above}, not {value:g}")
+                check_limits(value, f.metadata, name)
 
     def values(self, name: str) -> tuple[float, ...]:
         """The smallest set of values between which an option stays during a run: one, or the two ends of its schedule."""
@@ -172,18 +194,47 @@ class Wrapper(Estimator):
 
     def advantages(self, group: Group) -> Floats:
         """float[N] of the base. TypeError where that gives one a token."""
-        advantages = self.base(group)
-        if not isinstance(advantages, np.ndarray):
-            raise TypeError(f"{self.name} shapes one advantage a response: write entropy last, as in dapo+{self.name}+entropy")
+        advantages, name = self.base(group), self.name or type(self).__name__
+        if not isinstance(advantages, np.ndarray) or advantages.shape != group.rewards.shape:
+            raise TypeError(f"{name} shapes one advantage a response, float[N]: write entropy last, as in dapo+{name}+entropy")
         return advantages
 
 
 def option(default: Any, text: str, **limits: Any) -> Any:
-    """A dataclass field that is an option of the command line: its one-line meaning, and `choices` or `minimum` if any.
+    """A dataclass field that is an option of the command line: its one-line meaning, and those of `LIMITS` that it has.
 
-    A numeric option of an estimator, annotated `Any`, may be a schedule too; `at_least` and `above` bound it.
+    A numeric option of an estimator may be given as a schedule; its limits hold for both ends, and `Group.now` reads it.
     """
     return field(default=default, metadata={"help": text, **limits})
+
+
+# Limit of an option -> (whether a value keeps it, how it is said).
+LIMITS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
+    "choices": (lambda value, known: value in known, "one of"),
+    "minimum": (operator.ge, "at least"),
+    "above": (operator.gt, "above"),
+    "maximum": (operator.le, "at most"),
+    "below": (operator.lt, "below"),
+    "whole": (lambda value, _: value == int(value), "a whole number"),
+}
+
+
+def check_limits(value: Any, limits: Mapping[str, Any], name: str) -> None:
+    """ValueError unless `value`, of the option called `name`, keeps those of `limits` that are among LIMITS. None keeps all."""
+    for limit in LIMITS.keys() & limits if value is not None else ():
+        holds, words = LIMITS[limit]
+        bound = ", ".join(limits[limit]) if limit == "choices" else "" if limit == "whole" else f"{limits[limit]}"
+        said = f"{value:g}" if isinstance(value, float) else repr(value)
+        try:
+            sound = holds(value, limits[limit])
+        except (TypeError, ValueError):  # not even a number
+            sound = False
+        check(sound, f"{name} must be {f'{words} {bound}'.strip()}, not {said}")
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number or the text of a schedule."""
+    return "->" in value if isinstance(value, str) else isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def number(value: Any, name: str) -> Any:
@@ -195,9 +246,7 @@ def number(value: Any, name: str) -> Any:
             return schedule(value) and " ".join(value.split()) if "->" in value else number(float(value), name)
         except ValueError:
             pass
-    raise ValueError(
-        f"estimator.{name} takes a number, or a schedule such as '0.4 -> 0.1' or '0.4 -> 0.1 cosine', not {value!r}"
-    )
+    raise ValueError(f"{name} takes a number, or a schedule such as '0.4 -> 0.1' or '0.4 -> 0.1 cosine', not {value!r}")
 
 
 def check(condition: bool, message: str) -> None:
@@ -206,7 +255,11 @@ def check(condition: bool, message: str) -> None:
         raise ValueError(message)
 
 
+def differ(values: NDArray[np.floating]) -> bool:
+    """Whether the values are not all equal, up to the noise of floating-point sums: .1 + .2 is .3."""
+    return len(values) > 1 and bool(np.ptp(values) > 1e-9 * np.abs(values).max())
+
+
 def has_signal(group: Group) -> bool:
     """Whether the group's scores are not all equal (for right and wrong: its accuracies)."""
-    scores = group.rewards if group.scores is None else group.scores
-    return len(set(scores[group.valid].tolist())) > 1
+    return differ((group.rewards if group.scores is None else group.scores)[group.valid])

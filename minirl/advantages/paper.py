@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from minirl.advantages.group import Estimator, Floats, Group, Requirements, Wrapper, check, option
+from minirl.advantages.group import Estimator, Floats, Group, Requirements, Wrapper, check, differ, option
 
 
 @dataclass(frozen=True)
@@ -50,27 +50,28 @@ class PKPO(Estimator):
 
     name, source = "pkpo", "arXiv 2505.15201"
 
-    k: Any = option(8, "the k of pass@k, at most the samples of a group", at_least=1)
+    k: Any = option(8, "the k of pass@k, at most the samples of a group", minimum=1, whole=True)
     baseline: str = option(
         "mean", "mean: the group's; sloo, the paper's: the others' without it; sloo-1: right C(n-c, k-1) / C(n, k), wrong 0",
         choices=("mean", "sloo", "sloo-1"),
     )  # fmt: skip
-    std: bool = option(False, "divide by the standard deviation, which turns the method back into GRPO for few right answers")
+    std: bool = option(False, "divide by the std, of baseline=mean only: the method is GRPO again for few right answers")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(not self.std or self.baseline == "mean", f"estimator.pkpo.std=true is for baseline=mean, not {self.baseline}")
 
     @property
     def requirements(self) -> Requirements:
         return replace(GRPO.requirements, min_group_size=max(2, round(max(self.values("k"))) + (self.baseline == "sloo")))
 
     def __call__(self, group: Group) -> Floats:
-        """float[N] advantages of `group`; with fewer than k valid responses k is their number. ValueError for rewards other
-        than 1 for right and 0 for wrong."""
+        """float[N]; with fewer than k valid responses k is their number. ValueError for rewards other than right 1, wrong 0."""
         binary(group, "pkpo")
         n, c = int(group.valid.sum()), int(group.right.sum())
-        if n == 0:
-            return np.zeros(len(group.rewards))
         k = min(round(group.now(self.k)), n)
-        if self.baseline == "sloo-1":
-            return np.where(group.right, comb(n - c, k - 1) / comb(n, k), 0.0)
+        if self.baseline == "sloo-1" or n == 0:
+            return np.where(group.right, comb(n - c, max(k, 1) - 1) / comb(n, k), 0.0)
         rewards = np.where(group.valid, np.where(group.correct, *subset_rewards(n, c, k)), np.nan)
         if self.baseline == "mean" or n == 1:
             return centred(rewards, self.std)
@@ -103,7 +104,7 @@ def centred(rewards: Floats, std: bool) -> Floats:
     valid = ~np.isnan(rewards)
     advantages = np.zeros(len(rewards))
     known = rewards[valid]
-    if len(known) > 1 and np.ptp(known) > 0:  # ptp, not std: float noise in the mean must not look like a signal
+    if differ(known):  # float noise must not look like a signal
         deviations = known - known.mean()
         advantages[valid] = deviations / (known.std(ddof=1) + 1e-6) if std else deviations
     return advantages
@@ -122,7 +123,7 @@ class EntropyShaped(Wrapper):
 
     name, source = "entropy", "arXiv 2506.14758"
 
-    alpha: Any = option(0.4, "weight of the policy's entropy", at_least=0)
+    alpha: Any = option(0.4, "weight of the policy's entropy", minimum=0)
     kappa: Any = option(2.0, "a change is at most |A| / kappa; more than 1", above=1)
     base: Estimator = field(default=DAPO(), kw_only=True)
 
@@ -149,8 +150,8 @@ class EDAS(Wrapper):
 
     name, source = "edas", "arXiv 2605.17333"
 
-    alpha: Any = option(0.4, "strength where wrong answers differ (branch C)", at_least=0)
-    beta: Any = option(0.2, "strength where all wrong answers are equal (branch B); the authors' launcher has 0.3", at_least=0)
+    alpha: Any = option(0.4, "strength where wrong answers differ (branch C)", minimum=0)
+    beta: Any = option(0.2, "strength where all wrong answers are equal (branch B); the authors' launcher has 0.3", minimum=0)
     kappa: Any = option(2.0, "a change is at most |A| / kappa; more than 1: a wrong answer must stay punished", above=1)
     base: Estimator = field(default=GRPO(), kw_only=True)
 

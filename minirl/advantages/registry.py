@@ -1,13 +1,11 @@
 """Names of estimators: a base, then wrappers, joined by "+", as in "dapo+edas"; and those of the user's own, file.py:Class."""
 
-import importlib.util
 from dataclasses import fields, replace
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from minirl.advantages.baselines import BASELINES
 from minirl.advantages.group import Estimator, Wrapper, check
+from minirl.advantages.own import failures_of, own_class, parts_of
 from minirl.advantages.paper import DAPO, EDAS, GRPO, PKPO, EntropyShaped
 from minirl.advantages.shaping import CONTROLS, SHAPINGS
 
@@ -38,19 +36,29 @@ def build(name: str, options: Any = None) -> Estimator:
     own as the mapping `custom` (the config's `estimator` section); None for defaults. Raises ValueError that lists what is
     known.
     """
-    parts = [part_named(part, name) for part in name.split("+")]
-    known = known_names()
+    names = parts_of(name)
+    parts = [part_named(part, name) for part in names]
     first, *rest = parts
-    own = {f.name for cls in parts if (BASES | WRAPPERS).get(cls.name) is not cls for f in fields(cls)}
+    own = {f.name for cls in parts if not registered(cls) for f in fields(cls)} - {"base"}
     custom = options.custom if options is not None else {}
     check(set(custom) <= own, f"estimator.custom={custom} has options of no class of your own in {name!r}")
-    check(not issubclass(first, Wrapper) and all(issubclass(p, Wrapper) for p in rest), f"unknown estimator {name!r}: {known}")
-    check(len({section(p) for p in rest}) == len(rest), f"estimator {name!r} names a part twice")
+    in_order = not issubclass(first, Wrapper) and all(issubclass(part, Wrapper) for part in rest)
+    check(in_order, f"unknown estimator {name!r}: {known_names()}")
+    wrappers = zip(names[1:], rest, strict=True)
+    distinct = {section(cls) if registered(cls) or issubclass(cls, EDAS) else part for part, cls in wrappers}
+    check(len(distinct) == len(rest), f"estimator {name!r} names a part twice")
     check(EntropyShaped not in rest[:-1], f"estimator {name!r}: entropy works on tokens and must come last")
-    estimator = instance(first, options)
-    for part in rest:
-        estimator = replace(instance(part, options), base=estimator)  # type: ignore[call-arg]
+    with failures_of(name):
+        estimator = instance(first, names[0], options)
+        for cls, part in zip(rest, names[1:], strict=True):
+            estimator = replace(instance(cls, part, options), base=estimator)  # type: ignore[call-arg]
+        check(estimator.requirements is not None, f"{name}: requirements gives nothing")
     return estimator
+
+
+def registered(cls: type[Estimator]) -> bool:
+    """Whether a class is one of ours."""
+    return (BASES | WRAPPERS).get(cls.name) is cls
 
 
 def part_named(part: str, name: str) -> type[Estimator]:
@@ -69,35 +77,20 @@ def known_names() -> str:
     )
 
 
-def instance(cls: type[Estimator], options: Any) -> Estimator:
-    """`cls` with the options that the config has for it."""
-    if (BASES | WRAPPERS).get(cls.name) is not cls:
+def instance(cls: type[Estimator], part: str, options: Any) -> Estimator:
+    """`cls`, named by `part`, with the options that the config has for it. ValueError where those of a class of the user's own
+    are missing."""
+    if not registered(cls):
         custom = options.custom if options is not None else {}
-        return cls(**{f.name: custom[f.name] for f in fields(cls) if f.name in custom})
+        own = {f.name: custom[f.name] for f in fields(cls) if f.name in custom}
+        try:
+            return cls(**own)
+        except TypeError as error:
+            raise ValueError(f"estimator.custom={custom} does not fit {part}: {error}") from error
     held = getattr(options, section(cls), None)
     if held is None or type(held) is cls:
         return held or cls()
     return cls(**{f.name: getattr(held, f.name) for f in fields(held) if f.name != "base"})
-
-
-@cache
-def own_class(name: str, base: type) -> type[Any]:
-    """The subclass of `base` that `path/to/file.py:Class` names. ValueError that says what is missing."""
-    path, _, attribute = name.rpartition(":")
-    file = Path(path).expanduser().resolve()
-    check(file.is_file(), f"no file {path} (from {name!r})")
-    spec = importlib.util.spec_from_file_location(f"minirl_own_{file.stem}", file)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise ValueError(f"{path} does not load: {type(error).__name__}: {error}") from error
-    cls = getattr(module, attribute, None)
-    if not (isinstance(cls, type) and issubclass(cls, base)):
-        raise ValueError(f"{path} has no class {attribute!r} that is a subclass of {base.__module__}.{base.__name__}")
-    return cls
 
 
 def base_estimator(estimator: Estimator) -> Estimator:

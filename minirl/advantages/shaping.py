@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from minirl.advantages.group import Estimator, Floats, Group, Requirements, Wrapper, check, option
+from minirl.advantages.group import Estimator, Floats, Group, Requirements, Wrapper, option
 from minirl.advantages.paper import EDAS, GRPO
 
 
@@ -16,7 +16,7 @@ class FGRPO(Wrapper):
 
     name, source = "fgrpo", "arXiv 2602.06717"
 
-    gamma: Any = option(1.0, "0: no change; the larger, the less solved prompts count", at_least=0)
+    gamma: Any = option(1.0, "0: no change; the larger, the less solved prompts count", minimum=0)
     base: Estimator = field(default=GRPO(), kw_only=True)
 
     def __call__(self, group: Group) -> Floats:
@@ -30,11 +30,11 @@ class LEAD(Wrapper):
     name, source = "lead", "arXiv 2504.09696"
 
     least: Any = option(
-        0.4, "weight where nothing is left to learn: right answers to easy prompts, wrong ones to hard", at_least=0
+        0.4, "weight where nothing is left to learn: right answers to easy prompts, wrong ones to hard", minimum=0
     )
-    most: Any = option(1.5, "weight at the other end", at_least=0)
+    most: Any = option(1.5, "weight at the other end", minimum=0)
     midpoint: Any = option(0.75, "accuracy at which the weight of a right answer is between the two")
-    steepness: Any = option(10.0, "of the logistic curve between them", at_least=0)
+    steepness: Any = option(10.0, "of the logistic curve between them", minimum=0)
     base: Estimator = field(default=GRPO(), kw_only=True)
 
     def __call__(self, group: Group) -> Floats:
@@ -53,7 +53,7 @@ class Explore(Wrapper):
 
     name, source = "explore", "arXiv 2509.06941"
 
-    c: Any = option(0.5, "strength", at_least=0)
+    c: Any = option(0.5, "strength", minimum=0)
     base: Estimator = field(default=GRPO(), kw_only=True)
 
     def __call__(self, group: Group) -> Floats:
@@ -70,7 +70,7 @@ class ACE(Wrapper):
 
     name, source = "ace", "arXiv 2602.21420"
 
-    alpha: Any = option(1.0, "strength", at_least=0)
+    alpha: Any = option(1.0, "strength", minimum=0)
     per_token: bool = option(False, "s is the mean over the response's tokens instead of their sum")
     base: Estimator = field(default=GRPO(), kw_only=True)
 
@@ -79,10 +79,9 @@ class ACE(Wrapper):
         return replace(self.base.requirements, needs_logprobs=True, needs_ref_logprobs=True)
 
     def __call__(self, group: Group) -> Floats:
-        check(None not in (group.logprobs, group.ref_logprobs), "ace needs Group.logprobs and Group.ref_logprobs")
-        ratios = [
-            np.subtract(p, q, dtype=np.float64) for p, q in zip(group.logprobs or (), group.ref_logprobs or (), strict=True)
-        ]
+        if group.logprobs is None or group.ref_logprobs is None:
+            raise ValueError("ace needs Group.logprobs and Group.ref_logprobs")
+        ratios = [np.subtract(p, q, dtype=np.float64) for p, q in zip(group.logprobs, group.ref_logprobs, strict=True)]
         s = np.array([x.sum() / (max(1, len(x)) if self.per_token else 1) for x in ratios])
         advantages = self.advantages(group)
         penalty = 1 + group.now(self.alpha) * np.logaddexp(0, s)
@@ -94,7 +93,8 @@ class ACE(Wrapper):
 
 @dataclass(frozen=True)
 class ShuffledEDAS(EDAS):
-    """EDAS's changes, dealt to the wrong responses of the group at random: same sizes, same sum, nothing about diversity.
+    """EDAS's changes before the clip by kappa, dealt at random to the wrong responses with A < 0, which alone are changed: same
+    sizes, same sum, nothing about diversity.
 
     The deal depends on the run's seed and the group's draw number only, so it is the same after resuming and in a replay.
     """
@@ -103,7 +103,8 @@ class ShuffledEDAS(EDAS):
 
     def delta(self, advantages: Floats, group: Group) -> tuple[Floats, str]:
         delta, branch = super().delta(advantages, group)
-        delta[group.classified] = np.random.default_rng([group.seed, group.number]).permutation(delta[group.classified])
+        dealt = group.classified & (advantages < 0)
+        delta[dealt] = np.random.default_rng([group.seed, group.number]).permutation(delta[dealt])
         return delta, branch
 
 

@@ -1,34 +1,31 @@
 """Checks of option values and their combinations, before any model is loaded."""
 
-import operator
 import re
 from datetime import date
 from importlib.util import find_spec
 
+from minirl.advantages import base_estimator, check_limits
 from minirl.config.options import TASKS, TRACKERS, Config, every_option
 from minirl.utils.errors import ConfigError, require
 from minirl.verify.rewards import reward_file
 
-LIMITS = {
-    "choices": (lambda value, known: value in known, "one of"),
-    "minimum": (operator.ge, "at least"),
-    "above": (operator.gt, "above"),
-    "maximum": (operator.le, "at most"),
-    "below": (operator.lt, "below"),
-}
+# Bases that know right and wrong only, whatever the rewards are; bases that divide by the mean of the rewards.
+BINARY = ("pkpo", "passk", "wreinforce", "nsr", "psr")
+OVER_MEAN = ("maxrl",)
 
 
 def check(config: Config) -> None:
     """ConfigError, with the value and the remedy, for the first value or combination that cannot work."""
     d, v, r, a, o, e = config.data, config.verifier, config.rollout, config.algorithm, config.optimizer, config.eval
-    requirements = config.build_estimator().requirements
+    estimator = config.build_estimator()
+    requirements, base = estimator.requirements, base_estimator(estimator).name
     for key, value, about in every_option(config):
-        for limit in LIMITS.keys() & about if value is not None else ():
-            holds, words = LIMITS[limit]
-            known = ", ".join(about[limit]) if limit == "choices" else about[limit]
-            require(holds(value, about[limit]), f"{key} must be {words} {known}, not {value!r}")
+        if not key.startswith(("estimator.", "loss.")):  # those have looked at their own, where a value may be a schedule
+            try:
+                check_limits(value, about, key)
+            except ValueError as error:
+                raise ConfigError(str(error)) from None
     from_rollout = a.old_logprobs == "rollout"
-    binary = next((name for name in ("pkpo", "passk") if a.estimator.split("+")[0] == name), None)
     require(
         len(o.betas) == 2 and all(0 <= b < 1 for b in o.betas), f"optimizer.betas takes two numbers in [0, 1), not {o.betas}"
     )
@@ -55,13 +52,14 @@ def check(config: Config) -> None:
         a.overlong_buffer < r.max_response_tokens,
         f"algorithm.overlong_buffer={a.overlong_buffer} must be below rollout.max_response_tokens={r.max_response_tokens}",
     )
-    extra = (
+    shaped = (
         "set algorithm.overlong_buffer=0" if a.overlong_buffer
-        else "remove verifier.rewards" if v.rewards
         else "set algorithm.kl_reward_coef=0" if a.kl_reward_coef
         else ""
     )  # fmt: skip
-    require(not (binary and extra), f"{binary} is defined for right and wrong only: {extra}")
+    extra = shaped or ("remove verifier.rewards" if v.rewards else "")
+    require(not (base in BINARY and extra), f"{base} is defined for right and wrong only: {extra}")
+    require(not (base in OVER_MEAN and shaped), f"{base} divides by the mean reward, which must not be negative: {shaped}")
     require(
         not r.carry_over or from_rollout or a.rollout_is != "none",
         "rollout.carry_over trains on groups of an older policy: set algorithm.rollout_is=truncate (or mask), or "

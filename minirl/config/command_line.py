@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from minirl.advantages import BASES, PAPER, WRAPPERS, build
+from minirl.advantages import BASES, PAPER, WRAPPERS, build, parts_of
 from minirl.config.checks import check
 from minirl.config.options import EMBEDDED_TASKS, Config, every_option
 from minirl.utils.console import finish_stdout
@@ -40,6 +40,7 @@ RENAMED = {
     "algorithm.entropy_coefficient": "algorithm.entropy_coef",
     "data.fact_columns": "data.extra_info_columns",
     "strategy": "estimator",
+    "estimator.pkpo.leave_one_out": "estimator.pkpo.baseline (sloo is the paper's leave-one-out; false was mean)",
 }
 
 
@@ -83,7 +84,7 @@ def load(argv: Sequence[str]) -> Config:
 def every_estimator(config: Config) -> list[str]:
     """The config's own estimator, those of the paper, every base, and every wrapper around the base of its own."""
     own = config.algorithm.estimator
-    base = own.split("+")[0]
+    base = parts_of(own)[0]
     return list(dict.fromkeys([own, *PAPER, *BASES, *(f"{base}+{wrapper}" for wrapper in WRAPPERS)]))
 
 

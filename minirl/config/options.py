@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from minirl import advantages, losses
-from minirl.advantages import option
+from minirl.advantages import option, parts_of
+from minirl.utils.errors import ends_the_run
 
 EMBEDDED_TASKS = ("rules", "arithmetic")  # those with an embedded model, embedded-TASK; the first is the default
 TASKS = (*EMBEDDED_TASKS, "fewshot", "dataset")
@@ -341,9 +342,19 @@ class Config:
         """The advantage estimator that `algorithm.estimator` names, with the options of `estimator`."""
         return advantages.build(self.algorithm.estimator, self.estimator)
 
-    def keeps(self) -> Callable[[advantages.Group], bool]:
-        """The rule by which dynamic sampling keeps a group, as `algorithm.keep` says."""
-        return advantages.has_signal if self.algorithm.keep == "reward" else self.build_estimator().keeps
+    def keeps(self, progress: float) -> Callable[[advantages.Group], bool]:
+        """The rule by which dynamic sampling keeps a group, as `algorithm.keep` says. progress: of the run, which the estimator
+        sees with the run's seed. RunError when a rule of the user's own fails."""
+        if self.algorithm.keep == "reward":
+            return advantages.has_signal
+        estimator = self.build_estimator()
+
+        def keeps(group: advantages.Group) -> bool:
+            with ends_the_run():
+                seen = dataclasses.replace(group, progress=progress, seed=self.run.seed)
+                return advantages.kept(self.algorithm.estimator, estimator, seen)
+
+        return keeps
 
     def build_loss(self) -> losses.PolicyLoss:
         """The policy loss that `algorithm.loss`, or else the estimator, names, with the options of `loss`."""
@@ -358,7 +369,7 @@ class Config:
     @property
     def own_code(self) -> list[str]:
         """The names, file.py:name, of the user's own code that the run's numbers depend on, rewards excepted."""
-        names = [*self.algorithm.estimator.split("+"), self.algorithm.loss, self.verifier.labeller, self.data.task]
+        names = [*parts_of(self.algorithm.estimator), self.algorithm.loss, self.verifier.labeller, self.data.task]
         return [name for name in names if name and ".py:" in name]
 
 

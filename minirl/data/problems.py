@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from minirl.advantages import place_of
 from minirl.config.options import DataConfig
 from minirl.data import arithmetic, fewshot, rules
 from minirl.data.messages import read_prompt
@@ -58,7 +59,8 @@ def generated(config: DataConfig, split: str, notes: list[str]) -> list[Problem]
     except VerifierError as error:
         raise ConfigError(f"data.task={config.task}: {error}") from None
     except Exception as error:
-        raise ConfigError(f"data.task={config.task} failed for {split!r}: {type(error).__name__}: {error}") from error
+        said = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"data.task={config.task} failed for {split!r}: {said}{place_of(error)}") from error
     rows = [row for row in made if not isinstance(row, Problem)]
     if wrong := [row for row in rows if not isinstance(row, dict)]:
         raise ConfigError(f"data.task={config.task} returns Problems or rows (dicts), not a {type(wrong[0]).__name__}")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from minirl.advantages import Group
+from minirl.advantages import Group, place_of
 from minirl.data.prompts import Prompt
 from minirl.rollout.types import Completion, Engine, Rollout, SamplingParams
 from minirl.utils.distributed import Ranks
@@ -165,7 +165,8 @@ def relabel(labeller: Callable[..., Any], problem: Problem, rollouts: Sequence[R
         if len(labels) != len(rollouts) or not all(isinstance(label, str) for label in labels):
             raise TypeError(f"it must return {len(rollouts)} texts, not {labels!r}"[:300])
     except Exception as error:
-        raise RunError(f"verifier.labeller failed on problem {problem.id}: {type(error).__name__}: {error}") from error
+        said = f"{type(error).__name__}: {error}"
+        raise RunError(f"verifier.labeller failed on problem {problem.id}: {said}{place_of(error)}") from error
     for rollout, label in zip(rollouts, labels, strict=True):
         rollout.verdict = replace(rollout.verdict, label=label)
 

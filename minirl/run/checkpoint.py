@@ -83,16 +83,19 @@ def fingerprint(
     def content(prompts: Sequence[Prompt]) -> Any:
         return ((p.text, p.ids, p.problem.answer, sorted(p.problem.extra_info.items())) for p in prompts)
 
-    names = [verifier.name, *(str(reward[0]) for reward in verifier.rewards), *own_code]
-    rewards = [file.read_bytes() for name in names if (file := reward_file(name))]
+    def contents(names: Sequence[str]) -> list[bytes]:
+        return [file.read_bytes() for name in names if (file := reward_file(name))]
+
+    names = [verifier.name, *(str(reward[0]) for reward in verifier.rewards)]
+    own = {f"file of {name}": digest(contents([name])) for name in own_code}
     sizes = {k: v for k, v in model_config.to_dict().items() if k not in ("_name_or_path", "transformers_version", "dtype")}
     return {
         "training problems": digest(content(prompts)),
         "held-out problems": digest(content(test)),
         "tokenizer": digest([sorted(tokenizer.get_vocab().items()), tokenizer.chat_template, tokenizer.all_special_ids]),
         "model's config": digest([json.dumps(sizes, sort_keys=True, default=str)]),
-        "reward file": digest(rewards),
-    }
+        "reward file": digest(contents(names)),
+    } | own
 
 
 def weights_digest(policy: Policy) -> str:

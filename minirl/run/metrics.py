@@ -29,18 +29,21 @@ SUMS = (
 KNOWN_ONLY = SUMS[SUMS.index("rollout_logprob_diff_mean") : -1]
 
 
-def batch_metrics(batch: Batch, carried: Sequence[Sequence[Rollout]], drawn: int, config: Config) -> dict[str, float]:
+def batch_metrics(
+    batch: Batch, carried: Sequence[Sequence[Rollout]], drawn: int, progress: float, config: Config
+) -> dict[str, float]:
     """Metrics of all groups generated in a step (reward/, response/, groups/) and of those trained on (batch/).
 
-    carried: groups carried over to the next step; drawn: prompts drawn. reward/std: over all responses.
+    carried: groups carried over to the next step; drawn: prompts drawn; progress: of the run. reward/std: over all responses.
     sampling/wasted_groups: generated but neither trained on nor carried over; sampling/aborted_groups, aborted_share: aborted,
-    of those drawn, and in no other metric."""
+    of those drawn, and in no other metric. The KL in the reward is in that of batch/ alone, where log-probs are known."""
     rollouts = [r for g in batch.generated for r in g]
     scored = [r for r in rollouts if not np.isnan(r.reward)]
-    edas, keeps = edas_of(config.build_estimator(), config.estimator.edas), config.keeps()
-    generated = diversity([as_group(g) for g in batch.generated], edas, keeps)
-    same = len(batch.generated) == len(batch.groups) and all(map(operator.is_, batch.generated, batch.groups))
-    trained = generated if same else diversity([as_group(g) for g in batch.groups], edas, keeps)
+    edas, keeps = edas_of(config.build_estimator(), config.estimator.edas), config.keeps(progress)
+    seed, coef = config.run.seed, config.algorithm.kl_reward_coef
+    generated = diversity([as_group(g, progress, seed) for g in batch.generated], edas, keeps)
+    same = len(batch.generated) == len(batch.groups) and all(map(operator.is_, batch.generated, batch.groups)) and not coef
+    trained = generated if same else diversity([as_group(g, progress, seed, coef) for g in batch.groups], edas, keeps)
     labels = [r.verdict.label for r in rollouts]
     fresh = {g[0].group for g in batch.generated}
     used = sum(g[0].group in fresh for g in (*batch.groups, *carried))

@@ -47,7 +47,7 @@ class Readable:
     next step; the batch has its advantages."""
 
     def __init__(self, batch: Batch, carried: Sequence[Sequence[Rollout]], progress: float, config: Config) -> None:
-        self.config, a = config, config.algorithm
+        self.config, self.progress, a = config, progress, config.algorithm
         groups = [as_group(rollouts, progress, config.run.seed, a.kl_reward_coef) for rollouts in batch.groups]
         self.estimator = config.build_estimator().fitted(groups)
         self.chosen = self.choose(batch, groups, carried, config.run.save_rollouts)
@@ -88,7 +88,7 @@ class Readable:
 
     def reasons(self, carried: Sequence[Sequence[Rollout]]) -> Callable[[Sequence[Rollout]], str]:
         """The function that says why a group was not trained on."""
-        keeps, later = self.config.keeps(), {rollouts[0].group for rollouts in carried}
+        keeps, later = self.config.keeps(self.progress), {rollouts[0].group for rollouts in carried}
 
         def reason(rollouts: Sequence[Rollout]) -> str:
             group = as_group(rollouts)

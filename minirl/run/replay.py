@@ -58,7 +58,7 @@ class Replay(Run):
     def finish_step(self, step: Step, batch: Batch, stats: UpdateStats) -> None:
         """Compares metrics with the saved ones. RunError when they differ and no option was changed."""
         carried = [] if self.saved.last else batch.surplus
-        metrics = batch_metrics(batch, carried, self.order.position - self.saved.before.position, self.config)
+        metrics = batch_metrics(batch, carried, self.order.position - self.saved.before.position, step.progress, self.config)
         if not isinstance(self.policy, RecordedPolicy):
             metrics |= self.checks(batch) | stats.metrics(self.ranks) | {"optimizer/lr": step.lr}
         different = compare(self.saved, batch.generated, metrics, self.config) if self.ranks.main else []

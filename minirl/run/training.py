@@ -94,7 +94,7 @@ class TrainingRun(Run):
         """See `Run.finish_step`."""
         config, before, number, position = self.config, self.state, step.number, self.order.position
         carried = [] if self.over(number) else batch.surplus  # after the last step they are wasted
-        metrics = batch_metrics(batch, carried, position - before.position, config)
+        metrics = batch_metrics(batch, carried, position - before.position, step.progress, config)
         metrics |= self.checks(batch) | stats.metrics(self.ranks) | {"optimizer/lr": step.lr}
         metrics |= self.meter.metrics(batch, step.seconds)
         shown = Readable(batch, carried, step.progress, config)

@@ -8,8 +8,10 @@ A number is the reward, one of numpy or torch too; it is "right" when it is at l
 some of its fields) says all.
 """
 
+import hashlib
 import importlib.util
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from numbers import Complex, Real
@@ -48,13 +50,17 @@ def load_function(name: str) -> Callable[..., Any]:
     file = Path(path).expanduser().resolve()
     if not file.is_file():
         raise VerifierError(f"no file {path} (from the reward {name!r})")
-    spec = importlib.util.spec_from_file_location(f"minirl_reward_{file.stem}", file)
+    # One name a path; it begins as that of an estimator's file does, by which errors find the line of the user's own code.
+    module_name = f"minirl_own_function_{file.stem}_{hashlib.sha256(bytes(file)).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(module_name, file)
     if spec is None or spec.loader is None:
         raise VerifierError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module  # dataclasses look their module up there, for annotations that are texts
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
+        del sys.modules[module_name]
         raise VerifierError(f"{path} does not load: {type(error).__name__}: {error}") from error
     function = getattr(module, attribute, None)
     if not callable(function):

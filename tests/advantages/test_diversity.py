@@ -1,11 +1,13 @@
 """What every run reports of its wrong answers."""
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minirl.advantages import EDAS, GRPO, Group, Unlikely, build, diversity, edas_of, has_signal
+from minirl.advantages import EDAS, GRPO, Estimator, Group, MaxRL, Unlikely, build, diversity, edas_of, has_signal
 from tests.advantages.groups import G0, G1, G3, group
 
 
@@ -109,3 +111,45 @@ def test_it_is_measured_where_log_probs_are_missing():
     edas = edas_of(build("unlikely+entropy"), EDAS(alpha=0.3))
     assert edas == EDAS(0.3, 0.2, 2.0, base=Unlikely())
     assert diversity([G1], edas)["delta"] == diversity([G1], EDAS(alpha=0.3))["delta"] > 0
+
+
+def test_the_change_is_that_of_the_step():
+    """One right, wrong a a b: halfway through 0.01 -> 0 it is half of the first, at the end nothing."""
+    deltas = [diversity([group("aab", 1, progress=p)], EDAS(alpha="0.01 -> 0"))["delta"] for p in (0.0, 0.5, 1.0)]
+    # GRPO's A of the wrong is -.25 / .5; the change is alpha |A| T, T of a (-ln 2/3 - H) / ln 3
+    entropy = -(2 / 3 * np.log(2 / 3) + 1 / 3 * np.log(1 / 3))
+    rare = [(-np.log(p) - entropy) / np.log(3) for p in (2 / 3, 2 / 3, 1 / 3)]
+    first = 0.01 * 0.5 * np.mean(np.abs(rare))
+    assert deltas == pytest.approx([first, first / 2, 0], rel=1e-5)
+
+
+@dataclass(frozen=True)
+class Picky(Estimator):
+    """A base that has something else than one advantage a response where all are wrong."""
+
+    instead: object = None
+
+    def __call__(self, group):
+        if group.right.any():
+            return 2 * GRPO()(group)
+        if isinstance(self.instead, Exception):
+            raise self.instead
+        return self.instead
+
+
+@pytest.mark.parametrize(
+    "instead",
+    [None, [np.ones(2)] * 9, [np.ones(i) for i in range(9)], np.full(9, np.nan), ValueError("no"), TypeError("no"), np.ones(4)],
+)
+def test_a_group_that_the_base_refuses_is_measured_on_grpo(instead):
+    wrong = replace(group("aab", 0), rewards=np.array([0.0, 0.5, 0.2]))
+    groups = [group("aab", 7), replace(wrong, scores=None)]
+    picky, one, other = (diversity(g, EDAS(base=b)) for g, b in (
+        (groups, Picky(instead)), (groups[:1], Picky(instead)), (groups[1:], GRPO())))  # fmt: skip
+    assert picky["delta"] == pytest.approx((one["delta"] + other["delta"]) / 2)
+    assert one["delta"] == pytest.approx(2 * diversity(groups[:1])["delta"])
+
+
+def test_maxrl_with_a_penalty_is_measured():
+    negative = Group([-0.01] * 3, [0] * 3, list("aab"))
+    assert diversity([negative], EDAS(base=MaxRL()))["delta"] == 0.0

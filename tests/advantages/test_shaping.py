@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minirl.advantages import ACE, EDAS, FGRPO, GRPO, LEAD, Explore, InvertedEDAS, OnlyB, OnlyC, ShuffledEDAS, build
+from minirl.advantages import ACE, EDAS, FGRPO, GRPO, LEAD, Explore, Group, InvertedEDAS, OnlyB, OnlyC, ShuffledEDAS, build
 from tests.advantages.groups import G1, G3, group
 
 
@@ -78,3 +78,40 @@ def test_one_branch_alone():
     assert OnlyC()(G1).tolist() == EDAS()(G1).tolist()
     assert OnlyC()(same).tolist() == GRPO()(same).tolist()
     assert build("dapo+edas-c")(G1).tolist() == build("dapo+edas")(G1).tolist()
+
+
+def test_shuffled_deals_only_among_those_that_edas_changes():
+    """The wrong response with the reward .9 has A > 0 and is not changed; its class, the rarest, is dealt to nobody."""
+    g = Group([0.0, 0.3, 0.1, 0.9, 1.0, 0.2], [0, 0, 0, 0, 1, 0], ["a", "a", "b", "c", "", "b"])
+    plain = GRPO(std=False)(g)
+    assert (plain[[0, 1, 2, 3, 5]] < 0).tolist() == [True, True, True, False, True]
+    # mean |A| of the five wrong is .35; p is .4 .4 .4 .2 .4, H = -4/5 ln .4 - 1/5 ln .2; T of a and b is (-ln .4 - H) / ln 5
+    entropy = -0.8 * np.log(0.4) - 0.2 * np.log(0.2)
+    common = 0.01 * np.abs(plain[[0, 1, 2, 3, 5]]).mean() * (-np.log(0.4) - entropy) / np.log(5)
+    for number in range(20):
+        shaped = ShuffledEDAS(alpha=0.01, base=GRPO(std=False))(replace(g, number=number))
+        assert shaped - plain == pytest.approx([common, common, common, 0, 0, common], abs=1e-12)
+
+
+@given(
+    st.lists(st.sampled_from("abc"), min_size=0, max_size=9),
+    st.integers(0, 4),
+    st.integers(0, 999),
+    st.sampled_from(["grpo", "dapo", "rloo", "maxrl", "ngrpo", "wreinforce", "nsr", "psr", "pkpo", "passk", "opo"]),
+)
+def test_shuffled_of_right_and_wrong_is_a_deal_among_all_that_are_classified(wrong, right, number, base):
+    """To the bit, as runs of it have been made."""
+    g = replace(group("".join(wrong), right, lengths=np.arange(1, len(wrong) + right + 1)), number=number, seed=7)
+    plain, edas = build(base)(g), EDAS(base=build(base))
+    delta, _ = edas.delta(plain, g)
+    delta[g.classified] = np.random.default_rng([7, number]).permutation(delta[g.classified])
+    bounded = np.sign(delta) * np.minimum(np.abs(delta), np.abs(plain) / 2.0)
+    assert np.array_equal(build(f"{base}+edas-shuffled")(g), plain + np.where(plain < 0, bounded, 0.0))
+
+
+def test_log_probs_may_be_one_table():
+    table = np.array([[-1.0, -2.0], [-3.0, -1.0], [-0.5, -0.5]])
+    rows = replace(group("ab", 1), logprobs=list(table), ref_logprobs=list(table - 1), entropies=list(-table))
+    whole = replace(group("ab", 1), logprobs=table, ref_logprobs=table - 1, entropies=-table)
+    for name in ("unlikely", "grpo+ace", "grpo+entropy"):
+        assert np.array_equal(build(name)(whole), build(name)(rows))

@@ -16,7 +16,7 @@ from tests.conftest import ROOT
 
 
 def test_cases_are_diagnoses_with_metrics_that_exist_and_a_place_on_the_page():
-    known = set(batch_metrics(Batch([], [], []), [], 0, load([]))) | set(UpdateStats().metrics(Ranks()))
+    known = set(batch_metrics(Batch([], [], []), [], 0, 0.0, load([]))) | set(UpdateStats().metrics(Ranks()))
     page = (ROOT / "docs" / "reading-metrics.md").read_text(encoding="utf-8")
     for name, case in pictures.CASES.items():
         assert name in RULES

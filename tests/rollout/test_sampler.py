@@ -1,5 +1,7 @@
 """What verifiers, reward functions and estimators are told of a response, and error classes of the user's own."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -123,15 +125,36 @@ def test_the_terms_of_a_combined_reward_are_logged_and_saved(tmp_path):
     config = load([f"--verifier.rewards=[[{name}, 0.5]]"])
     with VerifierPool(*config.verifier.pool(), workers=1) as pool:
         made = groups(pool, "<user>1+1=<assistant>", "\\boxed{2}<eos>", "1+1= 2 \\boxed{2}<eos>", "\\boxed{3}<eos>")
-    metrics = batch_metrics(Batch(made, [], made), [], 1, config)
+    metrics = batch_metrics(Batch(made, [], made), [], 1, 0.0, config)
     assert metrics["reward/terms/math"] == 2 / 3
     assert metrics[f"reward/terms/{name}"] == 2 / 3
     assert metrics["reward/mean"] == (1.5 + 1 + 0.5) / 3
     assert [readable(r)["terms"] for r in made[0]] == [{"math": 1, name: 1}, {"math": 1, name: 0}, {"math": 0, name: 1}]
 
 
+def test_diversity_is_measured_at_the_step_s_progress():
+    made = [rollouts(i) for i in range(2)]
+    for group in made:
+        group[2].verdict = Verdict("wrong", "b")
+        group.append(replace(group[1]))  # wrong: a b a
+    config = load(["--estimator.edas.alpha=0.4 -> 0"])
+    first, last = (batch_metrics(Batch(made, [], made), [], 2, progress, config) for progress in (0.0, 1.0))
+    assert first["batch/delta"] == first["groups/delta"] > 0
+    assert last["batch/delta"] == last["groups/delta"] == 0
+
+
+def test_the_kl_in_the_reward_is_in_the_diversity_of_what_is_trained_on():
+    """The KL of the second response is -10 over its three tokens: it is wrong, has the reward 1, and A > 0."""
+    made = rollouts()
+    for r, ratio in zip(made, (0, -10 / 3, 0), strict=True):
+        r.old_logprobs, r.ref_logprobs = np.full(r.length, -1 + ratio, np.float32), np.full(r.length, -1, np.float32)
+    config = load(["--algorithm.kl_reward_coef=0.1", "--algorithm.estimator=grpo+edas"])
+    metrics = batch_metrics(Batch([made], [], [made]), [], 1, 0.0, config)
+    assert (metrics["batch/positive_wrong"], metrics["groups/positive_wrong"]) == (1, 0)
+
+
 def test_a_response_that_timed_out_has_no_terms_and_is_in_none_of_their_means():
     made = rollouts()
     made[0].verdict = Verdict("wrong", "<timeout>")
     made[1].verdict, made[2].verdict = Verdict("wrong", "a", terms={"brief": 1.0}), Verdict("wrong", "a", terms={"brief": 0.0})
-    assert batch_metrics(Batch([made], [], [made]), [], 1, load([]))["reward/terms/brief"] == 0.5
+    assert batch_metrics(Batch([made], [], [made]), [], 1, 0.0, load([]))["reward/terms/brief"] == 0.5

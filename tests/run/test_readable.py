@@ -123,7 +123,7 @@ def test_branch_b_held_back_by_kappa_and_an_answer_without_class():
 
 
 def test_what_changed_the_reward_and_what_the_loss_leaves_out():
-    config = load(["--algorithm.estimator=nsr", "--algorithm.overlong_buffer=4", "--algorithm.mask_truncated=true"])
+    config = load(["--algorithm.estimator=nsr", "--algorithm.mask_truncated=true"])
     rollouts = group(0, RIGHT, wrong("a"))
     rollouts[1].reward -= 0.25
     rollouts[1].completion = Completion(rollouts[1].completion.ids, rollouts[1].completion.logprobs, "length")

@@ -1,6 +1,7 @@
 """Rewards of the user's own: what they get, what they may return, how they combine, and how their faults are told."""
 
 import pickle
+import sys
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 
 from minirl.verify.pool.pool import VerifierPool
 from minirl.verify.registry import combine, load_verifier
-from minirl.verify.rewards import as_verdict, reward_of
+from minirl.verify.rewards import as_verdict, load_function, reward_of
 from minirl.verify.types import ERROR, RIGHT, WRONG, Problem, Verdict, VerifierError
 
 SOURCE = """
@@ -239,3 +240,15 @@ def test_the_example_of_the_documentation_works(tmp_path):
         (WRONG, 0.5, ""),
         (WRONG, None, "it is 3"),
     ]
+
+
+def test_a_file_with_a_dataclass_whose_annotations_are_texts_loads(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n\n@dataclass\nclass Half:\n"
+        "    of: float = 2.0\n\ndef half(problem, response, rollout):\n    return 1 / Half().of\n"
+    )
+    assert load_function(f"{tmp_path}/mine.py:half")(None, "", {}) == 0.5
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    with pytest.raises(VerifierError, match="does not load: ZeroDivisionError"):
+        load_function(f"{tmp_path}/broken.py:half")
+    assert not [name for name in sys.modules if name.startswith("minirl_own_") and "broken" in name]

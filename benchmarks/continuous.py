@@ -7,7 +7,7 @@ and computes (minirl/policy/limit.py), at the shares of the peaks in benchmarks/
 sequence and request. Lengths are log-normal, then cut.
     --mean 2048 --sigma 1   of a response before it is cut      --shared 0   share of sigma^2 that a group's responses share
     --prompt 150            tokens of a prompt                  --kept 0.5 0.85   shares of groups that are kept
-    --ahead 0 0.25 0.5 1    rollout.ahead                       --steps 12   the first third, in which a lead grows, is left out
+    --ahead 0 0.25 0.5 1    rollout.ahead                       --steps 12   the first third is left out: the lead grows
     --request 0.0002        seconds on the host to hand an engine one unfinished response again, at each slice
 seconds: of sampling; again: of them, keys and values of carried tokens computed anew; empty: passes without a response, of as
 many as were sampled at once at most; old: share of the tokens trained on that an older version sampled; trained, drawn: mean
@@ -165,8 +165,8 @@ def whole_batches(world: World, steps: int) -> list[dict[str, float]]:
 
 
 def batch_on_one(world: World, drawn: np.ndarray, keep: int) -> tuple[list[int], float, int]:
-    """(the `keep` groups that finish first, seconds until then, tokens) of an engine that starts the next response of the groups
-    drawn when one ends."""
+    """(the `keep` groups that finish first, seconds until then, tokens) of an engine that begins the next response of the
+    groups drawn when one ends."""
     lengths = world.lengths[drawn].reshape(-1)
     free, starts = list[int](), list[int]()
     for length in lengths.tolist():

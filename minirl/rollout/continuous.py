@@ -219,6 +219,6 @@ def joined(done: Completion, piece: Completion, version: int, longest: int) -> C
     """A response and its next tokens, which the policy `version` has sampled unless they say otherwise; unfinished where a
     slice has cut it before `longest` tokens."""
     versions = np.full(len(piece.ids), version, np.int32) if piece.versions is None else piece.versions
-    pairs = (done.ids, piece.ids), (done.logprobs, piece.logprobs), (done.versions, versions)
-    ids, logprobs, versions = (np.concatenate(pair) for pair in pairs)
-    return Completion(ids, logprobs, "" if piece.finish == LENGTH and len(ids) < longest else piece.finish, versions)
+    ids, logprobs = np.concatenate([done.ids, piece.ids]), np.concatenate([done.logprobs, piece.logprobs])
+    finish = "" if piece.finish == LENGTH and len(ids) < longest else piece.finish
+    return Completion(ids, logprobs, finish, np.concatenate([done.versions, versions]))  # type: ignore[list-item]

@@ -114,10 +114,10 @@ class TransformersEngine:
         self.model.eval()
         one, pieces = replace(params, n=1, max_tokens=tokens), list[Completion]()
         for start in range(0, len(rollouts), self.max_sequences):
-            part, keys_of_part = (x[start : start + self.max_sequences] for x in (rollouts, keys))
+            part = rollouts[start : start + self.max_sequences]
             prefixes = [[*r.prompt_ids, *r.completion.ids.tolist()] for r in part]
-            pairs = zip(part, keys_of_part, strict=True)
-            numbers = np.array([uniforms_of(*key, r.length + tokens)[r.length :] for r, key in pairs])
+            pairs = zip(part, keys[start : start + self.max_sequences], strict=True)
+            numbers = np.array([uniforms_of(seed, j, r.length + tokens)[r.length :] for r, (seed, j) in pairs])
             limits = torch.tensor([min(tokens, params.max_tokens - r.length) for r in part])
             with memory_suffices(partial(explain_memory, len(part), 1)):
                 found = dict(self._batch(prefixes, one, numbers, limits, len(part)))

@@ -155,7 +155,7 @@ def update(policy: Any, batch: Batch, lr: float, config: Config) -> UpdateStats:
             for micro in policy.gradient_steps(rollouts, weights):
                 if selected is not None:
                     micro.selected = micro.flat([selected[i] for i in micro.indices]).bool()
-                logprobs, entropy = policy.logprobs(micro)
+                logprobs, entropy = policy.logprobs(micro, top_k=loss.top_k)
                 token_loss = policy_loss(loss, logprobs, entropy, micro, a)
                 policy.accumulate((micro.token_weights * token_loss.loss).sum())
                 stats.add(micro, logprobs, entropy, token_loss)
@@ -179,7 +179,8 @@ def policy_loss(loss: PolicyLoss, logprobs: Tensor, entropy: Tensor, micro: Micr
     """The loss a token, float[T]: policy loss * rollout importance weight - entropy bonus + KL penalty."""
     old = logprobs.detach() if micro.old_logprobs is None else micro.old_logprobs
     clip, lengths = Clip(a.requirements.clip_low, a.requirements.clip_high, a.dual_clip), [r.length for r in micro.rollouts]
-    made = loss(Tokens(logprobs, old, micro.advantages, lengths, micro.selected), clip)
+    tokens = Tokens(logprobs, old, micro.advantages, lengths, micro.selected, entropy, micro.top_logprobs)
+    made = loss(tokens, clip)
     rollout_is = importance_weights(old, micro.rollout_logprobs, a.rollout_is, a.rollout_is_low, a.rollout_is_high, lengths)
     total = rollout_is * made.loss - a.entropy_coef * entropy
     if micro.ref_logprobs is None:

@@ -167,6 +167,8 @@ def whole_batches(world: World, steps: int) -> list[dict[str, float]]:
 def batch_on_one(world: World, drawn: np.ndarray, keep: int) -> tuple[list[int], float, int]:
     """(the `keep` groups that finish first, seconds until then, tokens) of an engine that begins the next response of the
     groups drawn when one ends."""
+    if not keep:
+        return [], 0.0, 0
     lengths = world.lengths[drawn].reshape(-1)
     free, starts = list[int](), list[int]()
     for length in lengths.tolist():

@@ -81,9 +81,10 @@ def importance_weights(
 
 
 def logprobs_and_entropy(
-    logits: Tensor, targets: Tensor, temperature: float = 1.0, entropy: bool = True, entropy_grad: bool = True
-) -> tuple[Tensor, Tensor]:
-    """(float[T] log-prob of each target, float[T] full-vocabulary entropy), nats, of softmax(logits / temperature).
+    logits: Tensor, targets: Tensor, temperature: float = 1.0, entropy: bool = True, entropy_grad: bool = True, top_k: int = 0
+) -> tuple[Tensor, ...]:
+    """(float[T] log-prob of each target, float[T] full-vocabulary entropy), nats, of softmax(logits / temperature), and with
+    top_k float[T, top_k], the log-probs of the likeliest tokens, the likeliest first.
 
     logits: [T, V], any precision, computed in float32; targets: int[T]. entropy: False gives zeros, for one pass over the
     logits less; entropy_grad: whether it carries a gradient, which an entropy bonus needs and a log does not.
@@ -91,11 +92,12 @@ def logprobs_and_entropy(
     logits = logits.float() / temperature
     normaliser = logits.logsumexp(-1)
     chosen = logits.gather(-1, targets[:, None])[:, 0] - normaliser
+    top = (logits.topk(min(top_k, logits.shape[-1])).values - normaliser[:, None],) if top_k else ()
     if not entropy:
-        return chosen, torch.zeros_like(normaliser)
+        return chosen, torch.zeros_like(normaliser), *top
     with torch.set_grad_enabled(entropy_grad and torch.is_grad_enabled()):
         entropies = normaliser - (logits.softmax(-1) * logits).sum(-1)
-    return chosen, entropies
+    return chosen, entropies, *top
 
 
 def overlong_penalty(length: int, maximum: int, buffer: int) -> float:

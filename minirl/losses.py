@@ -34,13 +34,17 @@ class Clip:
 @dataclass(frozen=True)
 class Tokens:
     """What a loss reads of a micro-batch: float[T] log-probs, nats, of the policy, with gradient, and of the policy before the
-    update, and advantages; lengths: tokens of each response; selected: bool[T], what `PolicyLoss.select` gave, or None."""
+    update, and advantages; lengths: tokens of each response; selected: bool[T], what `PolicyLoss.select` gave, or None;
+    entropies: float[T], of the policy; top_logprobs: float[T, K], its log-probs of the likeliest tokens there, with gradient,
+    the likeliest first, for a loss that sets `PolicyLoss.top_k`."""
 
     logprobs: Tensor
     old_logprobs: Tensor
     advantages: Tensor
     lengths: Sequence[int] = ()
     selected: Tensor | None = None
+    entropies: Tensor | None = None
+    top_logprobs: Tensor | None = None
 
     @property
     def log_ratio(self) -> Tensor:
@@ -100,7 +104,8 @@ def clipped_surrogate(tokens: Tokens, ratio: Tensor, clip: Clip) -> TokenLoss:
 @dataclass(frozen=True)
 class PolicyLoss:
     """(Tokens, Clip) -> TokenLoss. clip_low, clip_high, loss_agg_mode: what it asks of the run in place of the estimator, which
-    the config can override; needs_old_logprobs: `select` reads them for every response of a mini-batch."""
+    the config can override; needs_old_logprobs: `select` reads them for every response of a mini-batch; top_k: how many of
+    the likeliest tokens' log-probs it reads."""
 
     name: ClassVar[str] = ""
     source: ClassVar[str] = ""
@@ -108,6 +113,7 @@ class PolicyLoss:
     clip_high: ClassVar[float | None] = None
     loss_agg_mode: ClassVar[str | None] = None
     needs_old_logprobs: ClassVar[bool] = False
+    top_k: ClassVar[int] = 0
 
     def __call__(self, tokens: Tokens, clip: Clip) -> TokenLoss:
         """The loss of each token. TypeError for a subclass that does not say what it is."""
@@ -252,7 +258,35 @@ class KLCov(PolicyLoss):
         return selected
 
 
-LOSSES: dict[str, type[PolicyLoss]] = {cls.name: cls for cls in (PPO, Reinforce, GSPO, GMPO, CISPO, SAPO, ClipCov, KLCov)}
+@dataclass(frozen=True)
+class SimKO(PolicyLoss):
+    """PPO's clip, with other gradients where a response forks, at its tokens of entropy above the quantile `tau`: for A > 0 a
+    share `alpha` goes to the `top_k` likeliest tokens alike; for A < 0 the likeliest token is punished `penalty` times."""
+
+    name, source = "simko", "arXiv 2510.14807"
+
+    top_k: int = option(3, "likeliest tokens that share a reward", minimum=1)  # type: ignore[misc]
+    alpha: float = option(0.01, "their share of it", minimum=0, maximum=1)
+    tau: float = option(0.8, "quantile of the entropies of a response above which it forks", minimum=0, maximum=1)
+    penalty: float = option(1.1, "times the advantage of the likeliest token, where it is negative", minimum=0)
+
+    def __call__(self, tokens: Tokens, clip: Clip) -> TokenLoss:
+        if tokens.entropies is None or tokens.top_logprobs is None:
+            raise ValueError("simko reads Tokens.entropies and Tokens.top_logprobs")
+        entropies, old, advantages = tokens.entropies.detach(), tokens.logprobs.detach(), tokens.advantages
+        forks = entropies > tokens.over_responses(entropies, lambda part: part.quantile(self.tau))
+        # The paper mixes the ratio with those of the likeliest tokens, each rescaled, without gradient, to the ratio's value:
+        # so the value stays, and the gradient is the ratio times that of the mixed log-probs.
+        shared = self.alpha * (tokens.top_logprobs.mean(-1) - tokens.logprobs) * (forks & (advantages > 0))
+        punished = forks & (advantages < 0) & (old >= tokens.top_logprobs[:, 0])
+        log_ratio = tokens.log_ratio + shared - shared.detach()
+        scaled = replace(tokens, advantages=advantages.where(~punished, self.penalty * advantages))
+        return clipped_surrogate(scaled, log_ratio.exp(), replace(clip, dual=None))
+
+
+LOSSES: dict[str, type[PolicyLoss]] = {
+    cls.name: cls for cls in (PPO, Reinforce, GSPO, GMPO, CISPO, SAPO, ClipCov, KLCov, SimKO)
+}
 LOSSES_WITH_OPTIONS = {name: cls for name, cls in LOSSES.items() if fields(cls)}
 
 

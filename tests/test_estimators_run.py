@@ -64,6 +64,7 @@ CASES = {
     "whitened over the batch": ["--algorithm.estimator=reinforce_pp+fgrpo", "--algorithm.loss=kl_cov"],
     "groups that are all wrong": ["--algorithm.estimator=ngrpo+edas", "--algorithm.loss=gmpo", "--algorithm.epochs=2"],
     "no ratio": ["--algorithm.estimator=gpg+explore"],
+    "the likeliest tokens": ["--algorithm.loss=simko", "--loss.simko.alpha=0.5", "--loss.simko.tau=0.3"],
 }  # fmt: skip
 
 

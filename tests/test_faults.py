@@ -363,6 +363,7 @@ def small_disk(tmp_path):
         yield folder
 
 
+@pytest.mark.slow
 def test_a_full_disk_and_a_log_on_it_and_one_that_is_read_only(small, small_disk, capsys):
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(ROOT / "train.py"), *small, "--run.steps=400", "--run-dir", str(small_disk / "out")]

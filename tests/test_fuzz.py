@@ -12,6 +12,7 @@ from minirl.verify.types import ERROR, RIGHT, Verdict
 from tests.conftest import ROOT
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)  # a core that others use makes an answer take several times its 50 ms
 def test_a_minute_of_random_cases_finds_nothing():
     command = [sys.executable, "-m", "benchmarks.fuzz", "--seconds", "60", "--slow", "0.25", "--json"]

@@ -123,6 +123,13 @@ def test_logprobs_and_entropy_by_hand():
     assert entropy.tolist() == pytest.approx([1.5 * math.log(2), -(0.9 * math.log(0.9) + 0.1 * math.log(0.05))], rel=1e-5)
 
 
+def test_the_likeliest_tokens_by_hand():
+    probabilities = torch.tensor([[0.5, 0.2, 0.3], [0.1, 0.2, 0.7]])
+    top = logprobs_and_entropy(probabilities.log() - 3.0, torch.tensor([0, 2]), entropy=False, top_k=2)[2]
+    assert top.flatten().tolist() == pytest.approx([math.log(p) for p in (0.5, 0.3, 0.7, 0.2)], rel=1e-5)
+    assert logprobs_and_entropy(probabilities.log(), torch.tensor([0, 2]), top_k=9)[2].shape == (2, 3), "the whole vocabulary"
+
+
 def test_entropy_gradient_only_when_asked():
     logits = torch.randn(2, 3, requires_grad=True)
     assert logprobs_and_entropy(logits, torch.tensor([0, 1]))[1].requires_grad

@@ -8,7 +8,22 @@ import numpy as np
 import pytest
 import torch
 
-from minirl.losses import CISPO, GMPO, GSPO, LOSSES, PPO, SAPO, Clip, ClipCov, KLCov, Reinforce, Tokens, build_loss, covariance
+from minirl.losses import (
+    CISPO,
+    GMPO,
+    GSPO,
+    LOSSES,
+    PPO,
+    SAPO,
+    Clip,
+    ClipCov,
+    KLCov,
+    Reinforce,
+    SimKO,
+    Tokens,
+    build_loss,
+    covariance,
+)  # fmt: skip
 
 
 def test_clipped_surrogate_by_hand():
@@ -44,7 +59,9 @@ def gradient(loss, logprobs, old, advantages, lengths, clip=Clip(), selected=Non
     """(float[T] loss, float[T] gradient of its weighted sum by the log-probs)."""
     logprobs = torch.tensor(logprobs, dtype=torch.float64, requires_grad=True)
     others = (torch.tensor(x, dtype=torch.float64) for x in (old, advantages))
-    made = loss(Tokens(logprobs, *others, lengths, None if selected is None else torch.tensor(selected)), clip)
+    # Entropies that are all equal: no token is a fork, and SimKO is PPO; its own tests are below.
+    flat = (torch.zeros(len(old), dtype=torch.float64), torch.zeros(len(old), 3, dtype=torch.float64))
+    made = loss(Tokens(logprobs, *others, lengths, None if selected is None else torch.tensor(selected), *flat), clip)
     weights = torch.ones(len(made.loss)) if weights is None else torch.tensor(weights)
     (slope,) = torch.autograd.grad((made.loss * weights).sum(), logprobs)
     return made.loss.detach().numpy(), slope.numpy()
@@ -183,3 +200,65 @@ def test_names_and_classes_of_the_user_s_own(tmp_path):
 def test_the_names_are_there_without_torch():
     program = "import sys, minirl.losses, minirl.advantages, minirl.config.command_line; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def simko(loss, logits, ids, old, advantages, lengths):
+    """(float[T] loss, float[T, V] gradient of its sum by the logits) of sampled tokens `ids`."""
+    logits = torch.tensor(logits, dtype=torch.float64, requires_grad=True)
+    everything = logits.log_softmax(-1)
+    logprobs = everything[torch.arange(len(ids)), torch.tensor(ids)]
+    entropies = -(everything.exp() * everything).sum(-1)
+    others = (torch.tensor(x, dtype=torch.float64) for x in (old, advantages))
+    made = loss(Tokens(logprobs, *others, lengths, None, entropies, everything.topk(loss.top_k).values), Clip(0.2, 0.2))
+    (slope,) = torch.autograd.grad(made.loss.sum(), logits)
+    return made.loss.detach().numpy(), slope.numpy()
+
+
+def test_simko_shares_a_reward_among_the_likeliest_tokens_and_punishes_the_likeliest_more():
+    # two responses of two tokens; the second token of each has the larger entropy: there it forks
+    logits = [[5.0, 0, 0], [1.0, 0.5, 0], [5.0, 0, 0], [1.0, 0.5, 0]]
+    p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    old = np.log(p[:, 0])  # the ratio is 1, and the likeliest token was sampled everywhere
+    loss, slope = simko(SimKO(top_k=2, alpha=0.4, tau=0.5, penalty=1.5), logits, [0, 0, 0, 0], old, [1, 1, -1, -1], [2, 2])
+    assert loss == pytest.approx([-1, -1, 1, 1.5])
+    # d log p_j / d logits = one-hot_j - p
+    assert slope[0] == pytest.approx(-([1, 0, 0] - p[0]))
+    assert slope[1] == pytest.approx(-([0.6 + 0.2, 0.2, 0] - p[1]))
+    assert slope[2] == pytest.approx([1, 0, 0] - p[2])
+    assert slope[3] == pytest.approx(1.5 * ([1, 0, 0] - p[3]))
+
+
+def test_simko_leaves_a_wrong_answer_s_rare_token_alone():
+    logits = [[5.0, 0, 0], [1.0, 0.5, 0]]
+    old = torch.tensor(logits).log_softmax(-1)[:, 1].numpy()
+    loss, _ = simko(SimKO(tau=0.5, penalty=1.5), logits, [1, 1], old, [-1, -1], [2])
+    assert loss == pytest.approx([1, 1])
+
+
+def test_simko_is_the_paper_s_mixture_of_ratios():
+    """The ratio of a fork of a right response is (1 - alpha) r + alpha / K sum over k of sg(r / r_k) r_k, and is clipped."""
+    rng = np.random.default_rng(0)
+    logits, before = rng.normal(0, 1, (6, 5)), rng.normal(0, 1, (6, 5))
+    ids, advantages, alpha, count = [0, 1, 2, 3, 4, 0], torch.tensor([1.0, 1, 1, 2, 2, 2], dtype=torch.float64), 0.3, 2
+    new = torch.tensor(logits, requires_grad=True)
+    lp, lp_before = new.log_softmax(-1), torch.tensor(before).log_softmax(-1)
+    row = torch.arange(6)
+    r = (lp - lp_before)[row, ids].exp()
+    top = lp.topk(count).indices
+    r_k = (lp - lp_before).gather(-1, top).exp()
+    mixed = (1 - alpha) * r + alpha / count * ((r[:, None] / r_k).detach() * r_k).sum(-1)
+    entropies = -(lp.exp() * lp).sum(-1)
+    forks = torch.cat([part > part.quantile(0.5) for part in entropies.split(3)])
+    ratio = mixed.where(forks, r)
+    expected = -(ratio * advantages).minimum(ratio.clamp(0.8, 1.2) * advantages)
+    (slope,) = torch.autograd.grad(expected.sum(), new)
+    old = lp_before[row, ids].numpy()
+    loss, ours = simko(SimKO(top_k=count, alpha=alpha, tau=0.5), logits, ids, old, advantages.numpy(), [3, 3])
+    assert loss == pytest.approx(expected.detach().numpy())
+    assert ours == pytest.approx(slope.numpy())
+    assert forks.any()
+
+
+def test_simko_needs_the_likeliest_tokens():
+    with pytest.raises(ValueError, match="top_logprobs"):
+        SimKO()(Tokens(torch.zeros(1), torch.zeros(1), torch.ones(1), [1]), Clip())

@@ -145,6 +145,7 @@ def test_metrics_that_lack_steps_are_not_continued(stopped, capsys):
     assert "metrics.jsonl does not hold the 3 steps before" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_named_checkpoint_is_continued_and_later_ones_go(whole, stopped, tmp_path, capsys):
     folder = stopped
     named = folder / "checkpoints" / "step000002"
@@ -291,6 +292,7 @@ class Job:
 LONG = ("--run.steps=100000", "--verifier.workers=2")  # ends by the signal or not at all
 
 
+@pytest.mark.slow
 def test_a_signal_to_any_rank_ends_the_run_after_its_step_and_leaves_no_process(tmp_path):
     job = Job(tmp_path / "out", *LONG, front=launcher(2, None))
     job.wait_for(2)
@@ -307,6 +309,7 @@ def test_a_signal_to_any_rank_ends_the_run_after_its_step_and_leaves_no_process(
     assert len(metrics(tmp_path / "out")) == len(rows) + 1
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_ends_the_others_and_the_run_goes_on_from_its_last_step(tmp_path):
     job = Job(tmp_path / "out", *LONG, "--run.save_every=1", front=launcher(2, None))
     job.wait_for(2)
@@ -327,6 +330,7 @@ def is_rank(pid, rank):
         return f"RANK={rank}".encode() in file.read().split(b"\0") and b"train.py" in command.read()
 
 
+@pytest.mark.slow
 def test_a_second_interrupt_ends_a_rank_at_once_that_waits_for_one_that_hangs_and_leaves_no_process(tmp_path):
     job = Job(tmp_path / "out", *LONG, front=launcher(2, None))
     job.wait_for(1)
@@ -380,6 +384,7 @@ def killed_and_resumed(folder, ranks, zero=None, *options):
     return killed, arguments
 
 
+@pytest.mark.slow
 def test_two_killed_ranks_go_on_with_two_to_the_same_and_with_one_to_nearly_the_same_numbers(tmp_path, capsys):
     killed, arguments = killed_and_resumed(tmp_path / "out", 2)
     assert start([*arguments, "--run-dir", str(killed)]) == 0
@@ -387,6 +392,7 @@ def test_two_killed_ranks_go_on_with_two_to_the_same_and_with_one_to_nearly_the_
     assert same(metrics(killed)[3], metrics(tmp_path / "out")[3], 2e-4)
 
 
+@pytest.mark.slow
 def test_a_killed_run_with_vllm_and_zero_3_goes_on_to_the_same_numbers(tmp_path):
     pytest.importorskip("vllm", reason="needs vLLM, or its build for CPUs")
     pytest.importorskip("deepspeed", reason="needs DeepSpeed")

@@ -108,6 +108,7 @@ def test_the_metrics_that_are_promised_are_there_and_sane(finished):
     assert row["policy/approx_kl"] > 0
 
 
+@pytest.mark.slow
 def test_the_saved_model_loads_and_the_saved_config_repeats_the_run(finished, tmp_path):
     folder, _ = finished
     model = AutoModelForCausalLM.from_pretrained(folder / "model")
@@ -139,6 +140,7 @@ def test_saved_rollouts_are_for_reading(finished):
         assert row["status"] == "wrong" or row["response"].endswith(f";\\boxed{{{row['gold']}}}")
 
 
+@pytest.mark.slow
 def test_two_ranks_give_the_curve_of_one(tmp_path):
     steps = [
         "--run.steps=3",
@@ -158,6 +160,7 @@ def test_two_ranks_give_the_curve_of_one(tmp_path):
         assert a == pytest.approx(b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", ["grpo", "dapo", "pkpo", "grpo+edas", "dapo+entropy"])
 def test_every_estimator_runs_with_the_same_metrics(estimator, finished, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -183,6 +186,7 @@ def test_every_estimator_runs_with_the_same_metrics(estimator, finished, tmp_pat
          "--optimizer.schedule=cosine"],
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_documented_options_run_together(options, tmp_path):
     assert train.main(load([*SMALL, *options, "--run-dir", str(tmp_path / "out")])) == 0
     rows = metrics(tmp_path / "out")
@@ -199,6 +203,7 @@ def test_surplus_groups_are_counted_as_waste_when_they_are_not_carried(tmp_path)
         assert row["sampling/wasted_groups"] == row["sampling/groups"] - 4
 
 
+@pytest.mark.slow
 def test_a_first_mini_batch_that_is_the_only_one_needs_no_old_logprobs(tmp_path):
     fast = [*SMALL, "--algorithm.mini_batch_prompts=4"]
     train.main(load([*fast, "--run-dir", str(tmp_path / "skipped")]))
@@ -336,6 +341,7 @@ def test_exit_codes_reach_the_shell(tmp_path):
     assert "--rollout.prompts=32" in run("--help")
 
 
+@pytest.mark.slow
 def test_fewer_processes_than_asked_for_is_refused():
     # what `accelerate launch --cpu --num_processes 2` leaves in the environment of its single process
     printed = run(*SMALL, expect=2, MASTER_ADDR="127.0.0.1", ACCELERATE_USE_CPU="True")
@@ -360,6 +366,7 @@ def smollm2(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_a_pretrained_model_on_four_shot_arithmetic(smollm2, tmp_path):
     few = ["--run.steps=1", "--rollout.prompts=2", "--rollout.group_size=6", "--algorithm.mini_batch_prompts=2",
            "--eval.problems=4",
@@ -411,6 +418,7 @@ def test_a_reward_that_fails_leaves_its_response_out_and_is_counted(tmp_path):
     assert all(r["advantage"] == 0 and "odd" in r["detail"] for r in failed)
 
 
+@pytest.mark.slow
 def test_a_dry_run_prints_the_plan_and_makes_nothing(tmp_path):
     printed = run("--dry-run", ROOT / "configs" / "tiny.yaml", "--run-dir", tmp_path / "out", "--plan.gpus=2")
     for text in ("0.000B parameters, 3 layers of 64", "2 GPUs of 141 GiB with ZeRO-3", "one step 32 prompts x 10 samples"):
@@ -418,6 +426,7 @@ def test_a_dry_run_prints_the_plan_and_makes_nothing(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_ends_the_others_with_its_reason(tmp_path):
     program = tmp_path / "dying.py"
     program.write_text(

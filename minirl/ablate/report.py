@@ -306,21 +306,30 @@ def plain_text(name: str) -> str:
 
 
 def draw_differences(found: dict[str, Any], baseline: str) -> bytes:
-    """The held-out differences with their intervals, a panel an arm, against k."""
+    """Pass@k of every arm against k, then the differences with their intervals, a panel an arm, five in a row."""
     from matplotlib.figure import Figure
 
-    arms = [arm for arm in found["arms"] if arm != baseline]
-    figure = Figure(figsize=(max(5, 3.2 * len(arms)), 3.4), layout="constrained")
-    axes = np.atleast_1d(figure.subplots(1, max(1, len(arms)), sharey=True))
+    arms, ks = [arm for arm in found["arms"] if arm != baseline], found["ks"]
+    columns = min(5, 1 + len(arms))
+    rows = -(-(1 + len(arms)) // columns)
+    figure = Figure(figsize=(3.2 * max(2, columns), 3.4 * rows), layout="constrained")
+    first, *axes = np.atleast_1d(figure.subplots(rows, columns)).flat
+    for arm, values in found["arms"].items():
+        first.plot(range(len(ks)), [100 * values["after"][k][0] for k in ks], marker=".", label=plain_text(arm))
+    first.set(title="pass@k after training, %", xlabel="k", xticks=range(len(ks)), xticklabels=[str(k) for k in ks])
+    if found["arms"]:
+        first.legend(fontsize="x-small", ncols=1 + len(arms) // 9)
+    for axis in axes[len(arms) :]:
+        axis.axis("off")
     for axis, arm in zip(axes, arms, strict=False):
-        column = [found["held_out"][k][arm] for k in found["ks"]]
+        axis.sharey(axes[0])
+        column = [found["held_out"][k][arm] for k in ks]
         mean = np.array([100 * d.mean for d in column])
         below, above = mean - [100 * d.low for d in column], [100 * d.high for d in column] - mean
         axis.errorbar(range(len(column)), mean, yerr=[below, above], fmt="o", capsize=3)
         axis.axhline(0, color="0.5", linewidth=0.8)
-        axis.set_xticks(range(len(column)), [str(k) for k in found["ks"]])
-        axis.set(title=plain_text(f"{arm} - {baseline}"), xlabel="k")
-    axes[0].set_ylabel("pass@k, points")
+        axis.set_xticks(range(len(column)), [str(k) for k in ks])
+        axis.set(title=plain_text(f"{arm} - {baseline}, points"), xlabel="k")
     return png(figure)
 
 

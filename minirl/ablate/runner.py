@@ -131,12 +131,13 @@ def run_cells(cells: Sequence[Cell], machine: Machine, enough: Callable[[Sequenc
     progress: filled as runs end; what is done in it is not run.
     """
     waiting = [cell for cell in cells if cell not in progress.done]
-    steps = sum(cell.config.run.steps for cell in waiting)
+    work = len(waiting)
     if progress.done:
         say(f"{len(progress.done)} of {len(cells)} runs are finished already")
     running: list[Running] = []
-    before = sum(steps_of(cell) for cell in waiting)
-    bar = tqdm(total=steps, initial=before, unit="step", disable=not sys.stderr.isatty(), smoothing=0.05)
+    before = sum(share_of(cell) for cell in waiting)
+    layout = "{percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}"
+    bar = tqdm(total=work, initial=before, disable=not sys.stderr.isatty(), smoothing=0.05, bar_format=layout)
     said = time.perf_counter()
     seeds = sorted({cell.seed for cell in cells})
     arms, looked = len({cell.arm.name for cell in cells}), 0
@@ -156,13 +157,12 @@ def run_cells(cells: Sequence[Cell], machine: Machine, enough: Callable[[Sequenc
             for r in [r for r in running if r.process.poll() is not None]:
                 running.remove(r)
                 settle(r, progress, len(cells))
-            now = sum(steps_of(cell) for cell in (*waiting, *(r.cell for r in running)))
-            ended = steps - sum(cell.config.run.steps for cell in (*waiting, *(r.cell for r in running)))
-            bar.n = now + ended
+            left = sum(1 - share_of(cell) for cell in (*waiting, *(r.cell for r in running)))
+            bar.n = work - left
             bar.set_postfix_str(f"{len(progress.done)} of {len(cells)} runs")
             if bar.disable and time.perf_counter() - said > 60:
                 said = time.perf_counter()
-                say(eta(progress.started, before, now + ended, steps, len(progress.done), len(cells)))
+                say(eta(progress.started, before, work - left, work, len(progress.done), len(cells)))
     except BaseException:
         stop(running)
         raise
@@ -224,17 +224,23 @@ def settle(r: Running, progress: Progress, of: int) -> None:
     say(f"failed {r.cell.name} (exit code {r.process.returncode}, see {log_of(r.cell)}): {last}")
 
 
-def steps_of(cell: Cell) -> int:
-    """The steps that a run has done so far."""
-    path = cell.folder / "metrics.jsonl"
-    return path.read_bytes().count(b"\n") if path.is_file() else 0
+def share_of(cell: Cell) -> float:
+    """The share of its budget, in steps, tokens or seconds, that a run has spent so far, 0 to 1."""
+    path, limits = cell.folder / "metrics.jsonl", cell.config.run
+    # The last line may be half written.
+    whole = path.read_bytes().rpartition(b"\n")[0].splitlines() if path.is_file() else []
+    spent = [len(whole) / limits.steps]
+    for key, limit in {"sampling/tokens": limits.tokens, "time/step": limits.seconds}.items():
+        if limit is not None:
+            spent.append(sum(json.loads(line)[key] for line in whole) / limit)
+    return min(1.0, max(spent))
 
 
-def eta(started: float, before: int, now: int, steps: int, done: int, of: int) -> str:
-    """The line of progress where there is no terminal."""
+def eta(started: float, before: float, now: float, work: float, done: int, of: int) -> str:
+    """The line of progress where there is no terminal. before, now, work: runs' worth of work at the start, now, at the end."""
     spent = time.perf_counter() - started
-    left = (steps - now) * spent / (now - before) if now > before else float("nan")
-    return f"{done} of {of} runs, {now:,} of {steps:,} steps, {spent / 60:.0f} min, " + (
+    left = (work - now) * spent / (now - before) if now > before else float("nan")
+    return f"{done} of {of} runs, {now / work:.0%} of the work, {spent / 60:.0f} min, " + (
         f"about {left / 60:.0f} min left" if left == left else "no step finished yet"
     )
 

@@ -52,17 +52,14 @@ class PKPO(Estimator):
 
     k: Any = option(8, "the k of pass@k, at most the samples of a group", at_least=1)
     baseline: str = option(
-        "mean",
-        "mean: the group's; the paper's sloo: the mean reward of the others in the group without this response; sloo-1: right "
-        "C(n-c, k-1) / C(n, k), wrong 0",
+        "mean", "mean: the group's; sloo, the paper's: the others' without it; sloo-1: right C(n-c, k-1) / C(n, k), wrong 0",
         choices=("mean", "sloo", "sloo-1"),
-    )
+    )  # fmt: skip
     std: bool = option(False, "divide by the standard deviation, which turns the method back into GRPO for few right answers")
 
     @property
     def requirements(self) -> Requirements:
-        k = round(max(self.values("k")))
-        return replace(GRPO.requirements, min_group_size=max(2, k + 1 if self.baseline == "sloo" else k))
+        return replace(GRPO.requirements, min_group_size=max(2, round(max(self.values("k"))) + (self.baseline == "sloo")))
 
     def __call__(self, group: Group) -> Floats:
         """float[N] advantages of `group`; with fewer than k valid responses k is their number. ValueError for rewards other
@@ -153,9 +150,7 @@ class EDAS(Wrapper):
     name, source = "edas", "arXiv 2605.17333"
 
     alpha: Any = option(0.4, "strength where wrong answers differ (branch C)", at_least=0)
-    beta: Any = option(
-        0.2, "strength where all wrong answers are the same (branch B); the authors' DAPO launcher has 0.3", at_least=0
-    )
+    beta: Any = option(0.2, "strength where all wrong answers are equal (branch B); the authors' launcher has 0.3", at_least=0)
     kappa: Any = option(2.0, "a change is at most |A| / kappa; more than 1: a wrong answer must stay punished", above=1)
     base: Estimator = field(default=GRPO(), kw_only=True)
 
@@ -172,14 +167,13 @@ class EDAS(Wrapper):
 
     def delta(self, advantages: Floats, group: Group) -> tuple[Floats, str]:
         """(float[N] change before the clip, branch): A at most one wrong, B all wrong answers equal, C they differ."""
-        delta = np.zeros(len(advantages))
         labels = [label for label, counts in zip(group.labels, group.classified, strict=True) if counts]
         if len(labels) <= 1:
-            return delta, "A"
+            return np.zeros(len(advantages)), "A"
         scale = np.abs(advantages[group.classified]).mean()
         if len(set(labels)) == 1:
-            delta[group.classified] = -group.now(self.beta) * scale
-            return delta, "B"
+            return np.where(group.classified, -group.now(self.beta) * scale, 0.0), "B"
+        delta = np.zeros(len(advantages))
         delta[group.classified] = group.now(self.alpha) * scale * surprise(labels)
         return delta, "C"
 

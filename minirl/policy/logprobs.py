@@ -28,12 +28,12 @@ class LogprobHead(torch.nn.Module):
         self.output = LogprobOutput(model.get_output_embeddings(), temperature, vocabulary, entropy_grad, compiled)
 
     def forward(
-        self, inputs: dict[str, Any], logit_index: Tensor, targets: Tensor, entropy: bool = True
-    ) -> tuple[Tensor, Tensor]:
-        """(float[T] log-probs, float[T] entropies, zeros unless `entropy`), nats, of the tempered distribution over the
-        tokenizer's ids. For the arguments see `MicroBatch`."""
+        self, inputs: dict[str, Any], logit_index: Tensor, targets: Tensor, entropy: bool = True, top_k: int = 0
+    ) -> tuple[Tensor, ...]:
+        """(float[T] log-probs, float[T] entropies, zeros unless `entropy`, with top_k float[T, top_k] log-probs of the
+        likeliest tokens), nats, of the tempered distribution over the tokenizer's ids. For the arguments see `MicroBatch`."""
         hidden = self.model.base_model(**inputs, use_cache=False).last_hidden_state.flatten(0, 1)[logit_index]
-        return self.output(hidden, targets, entropy)
+        return self.output(hidden, targets, entropy, top_k)
 
 
 class LogprobOutput(torch.nn.Module):
@@ -52,23 +52,23 @@ class LogprobOutput(torch.nn.Module):
         if compiled:
             torch._dynamo.config.recompile_limit = PROGRAMS
 
-    def forward(self, hidden: Tensor, targets: Tensor, entropy: bool) -> tuple[Tensor, Tensor]:
-        """(log-probs, entropies), float[T] each, from hidden states float[T, H]."""
+    def forward(self, hidden: Tensor, targets: Tensor, entropy: bool, top_k: int = 0) -> tuple[Tensor, ...]:
+        """What `LogprobHead.forward` returns, from hidden states float[T, H]."""
         count = self.chunks(len(hidden), hidden.device.type)
         if count == 1:
-            return self.chunk(hidden, targets, entropy)
+            return self.chunk(hidden, targets, entropy, top_k)
         chunks = [
-            checkpoint(self.chunk, h, t, entropy, use_reentrant=False)
+            checkpoint(self.chunk, h, t, entropy, top_k, use_reentrant=False)
             for h, t in zip(hidden.tensor_split(count), targets.tensor_split(count), strict=True)
         ]
-        return torch.cat([c[0] for c in chunks]), torch.cat([c[1] for c in chunks])
+        return tuple(map(torch.cat, zip(*chunks, strict=True)))
 
     def chunks(self, tokens: int, device: str) -> int:
         """The number of chunks for so many response tokens."""
         rows = max(1, LOGITS_CHUNK[device] // getattr(self.weight, "ds_shape", self.weight.shape)[0])
         return max(1, -(-tokens // rows))
 
-    def chunk(self, hidden: Tensor, targets: Tensor, entropy: bool) -> tuple[Tensor, Tensor]:
+    def chunk(self, hidden: Tensor, targets: Tensor, entropy: bool, top_k: int) -> tuple[Tensor, ...]:
         """`forward` for one chunk."""
         logits = linear(hidden, self.weight, self.bias)[:, : self.vocabulary]
-        return self.reduce(logits, targets, self.temperature, entropy, self.entropy_grad)
+        return self.reduce(logits, targets, self.temperature, entropy, self.entropy_grad, top_k)

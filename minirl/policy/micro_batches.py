@@ -19,7 +19,8 @@ class MicroBatch:
     indices: of the rollouts in their batch; inputs: of the model; logit_index: int[T], which of its outputs (rows end to end)
     predicts each response token; targets: int[T], these tokens. The others, float[T] each, are inputs of the loss, set by
     `add_loss_inputs`; old_logprobs and ref_logprobs stay None where the rollouts have none. selected:
-    bool[T], the tokens that the policy loss has selected.
+    bool[T], the tokens that the policy loss has selected; top_logprobs: float[T, K], of the likeliest tokens there, set by
+    `Policy.logprobs` for a policy loss that reads them.
     """
 
     rollouts: list[Rollout]
@@ -34,6 +35,7 @@ class MicroBatch:
     old_logprobs: Tensor | None = None
     ref_logprobs: Tensor | None = None
     selected: Tensor | None = None
+    top_logprobs: Tensor | None = None
 
     def add_loss_inputs(self, weights: Sequence[Any]) -> None:
         """Sets the inputs of the loss. weights: token weights of each rollout of the batch, a number or float[T_i]."""

@@ -163,11 +163,14 @@ class Policy:
             return packed_micro_batch(rollouts, indices, self.ranks.device, self._layout())
         return padded_micro_batch(rollouts, indices, self.ranks.device)
 
-    def logprobs(self, batch: MicroBatch, entropy: bool = True, head: Any = None) -> tuple[Tensor, Tensor]:
+    def logprobs(self, batch: MicroBatch, entropy: bool = True, head: Any = None, top_k: int = 0) -> tuple[Tensor, Tensor]:
         """(float[T] log-probs with gradient, float[T] entropies, zeros unless `entropy`) of the response tokens, nats. head:
-        None for the policy's."""
+        None for the policy's. top_k: how many of the likeliest tokens' log-probs are set in the batch."""
+        head = self.head if head is None else head
         with self.autocast():
-            return (self.head if head is None else head)(batch.inputs, batch.logit_index, batch.targets, entropy)
+            logprobs, entropies, *top = head(batch.inputs, batch.logit_index, batch.targets, entropy, top_k)
+        batch.top_logprobs = top[0] if top else None
+        return logprobs, entropies
 
     @torch.no_grad()
     def compute_logprobs(self, rollouts: Sequence[Rollout], old: bool, entropy: bool = False) -> None:

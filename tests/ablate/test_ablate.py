@@ -97,6 +97,7 @@ def test_an_interrupted_comparison_goes_on_where_it_was(tmp_path):
     assert {run["steps"] for run in json.loads((out / "results.json").read_text())["runs"]} == {6}
 
 
+@pytest.mark.slow
 def test_the_quick_comparison_of_the_readme(tmp_path):
     start = time.monotonic()
     found = ablate("--quick", "--seeds", 1, "--jobs", 2, "--out", tmp_path, *FAST, "--budget", "steps=2")
@@ -106,6 +107,7 @@ def test_the_quick_comparison_of_the_readme(tmp_path):
     assert time.monotonic() - start < 180
 
 
+@pytest.mark.slow
 def test_nothing_to_compare_is_said_at_once():
     found = ablate("--seeds", 2)
     assert found.returncode == 2

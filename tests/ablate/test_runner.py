@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -84,15 +85,19 @@ def test_runs_on_one_cpu_share_its_threads(monkeypatch):
     assert runner.machine_of("", 1, 1).launcher == [sys.executable]
 
 
-def test_the_time_left_is_that_of_the_steps_left(monkeypatch):
+def test_the_time_left_is_that_of_the_work_left(monkeypatch):
     monkeypatch.setattr(runner.time, "perf_counter", lambda: 1000.0)
-    assert runner.eta(400.0, 10, 110, 310, 2, 6) == "2 of 6 runs, 110 of 310 steps, 10 min, about 20 min left"
-    assert "no step finished yet" in runner.eta(400.0, 10, 10, 310, 0, 6)
+    assert runner.eta(400.0, 0.5, 2.5, 6.5, 2, 6) == "2 of 6 runs, 38% of the work, 10 min, about 20 min left"
+    assert "no step finished yet" in runner.eta(400.0, 0.5, 0.5, 6.5, 0, 6)
 
 
-def test_the_steps_of_a_run_are_its_whole_lines(cells):
-    assert runner.steps_of(cells[0]) == 0
+@pytest.mark.parametrize(
+    ("limits", "share"), [({}, 2 / 60), ({"tokens": 1000}, 0.5), ({"seconds": 8.0}, 0.75), ({"tokens": 300}, 1.0)]
+)
+def test_a_run_has_spent_the_share_of_its_budget_that_its_whole_lines_say(cells, limits, share):
+    cell = replace(cells[0], config=replace(cells[0].config, run=replace(cells[0].config.run, steps=60, **limits)))
+    assert runner.share_of(cell) == 0
     record(cells[0])
-    lines = json.dumps({"step": 1}) + "\n" + json.dumps({"step": 2}) + "\n" + '{"step": 3, "rew'
-    (cells[0].folder / "metrics.jsonl").write_text(lines)
-    assert runner.steps_of(cells[0]) == 2
+    rows = [{"sampling/tokens": 200.0, "time/step": 2.5}, {"sampling/tokens": 300.0, "time/step": 3.5}]
+    (cell.folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 3, "rew')
+    assert runner.share_of(cell) == pytest.approx(share)

@@ -290,6 +290,7 @@ def test_the_sequence_without_an_end_stops_where_its_bayes_factor_is_twenty():
         assert np.trapezoid(np.nan_to_num(given), effects) / stats.t.pdf(t, S - 1) == pytest.approx(20, rel=0.01)
 
 
+@pytest.mark.slow
 def test_the_command_prints_every_table(capsys):
     for part in comparison.report(8, (3,)):
         print(part)

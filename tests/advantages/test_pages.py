@@ -1,5 +1,6 @@
 """docs/algorithms/ and the registries say the same."""
 
+import inspect
 import re
 import subprocess
 import sys
@@ -50,6 +51,12 @@ def test_a_page_says_what_the_class_says(name):
     estimator = load(command).build_estimator()
     assert name in load(command).algorithm.estimator.split("+")
     assert estimator.requirements
+
+
+@pytest.mark.parametrize("name", [*BASES, *WRAPPERS])
+def test_an_estimator_is_read_at_a_glance(name):
+    lines = [line for line in inspect.getsource((BASES | WRAPPERS)[name]).splitlines()[1:] if line.strip()]
+    assert len(lines) <= 30, "with its formula, its source and what it asks of the run"
 
 
 def test_the_index_names_all_and_its_links_work():

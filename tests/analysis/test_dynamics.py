@@ -90,6 +90,7 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path, capsys):
     assert "line 1: lacks the columns batch/diverse_groups" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_folders_that_training_writes_are_read(tmp_path):
     small = ["--run.steps=2", "--rollout.prompts=4", "--algorithm.mini_batch_prompts=4", "--rollout.group_size=4",
              "--eval.problems=4", "--eval.samples=2", "--eval.k=1", "--eval.every=0", "--run.save_rollouts=4"]  # fmt: skip

@@ -148,6 +148,7 @@ def test_a_killed_evaluation_goes_on_to_the_same_bytes(one, tmp_path):
     assert same(one, tmp_path / "cut")
 
 
+@pytest.mark.slow
 def test_two_ranks_give_the_bytes_of_one(one, tmp_path):
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", free_port()]
     command = [*launcher, str(ROOT / "eval.py"), *SMALL, "--k", "3", "--out", str(tmp_path / "two")]

@@ -44,8 +44,8 @@ class Table(torch.nn.Module):
         return self.head
 
 
-def score(head, batch, entropy=True):
-    return head(batch.inputs, batch.logit_index, batch.targets, entropy)
+def score(head, batch, entropy=True, top_k=0):
+    return head(batch.inputs, batch.logit_index, batch.targets, entropy, top_k)
 
 
 @pytest.mark.parametrize("make", [packed_micro_batch, padded_micro_batch])
@@ -237,14 +237,16 @@ def test_a_leak_between_sequences_is_found(monkeypatch, dtype, tolerance):
 def test_logits_in_chunks_are_the_same(monkeypatch):
     model = tiny.model(hidden=32, layers=2)
     batch = packed_micro_batch([rollout([4, 5, 6], [7, 8, 9, 1]), rollout([4, 5], [1, 1, 1])], [0, 1])
-    whole = score(LogprobHead(model, 1.0, len(TOK), True), batch)
-    (whole[0].sum() + whole[1].sum()).backward()
+    whole = score(LogprobHead(model, 1.0, len(TOK), True), batch, top_k=3)
+    sum(part.sum() for part in whole).backward()
     gradient = [p.grad.clone() for p in model.parameters()]
     model.zero_grad()
     monkeypatch.setattr("minirl.policy.logprobs.LOGITS_CHUNK", {"cpu": 3 * model.config.vocab_size})
-    chunked = score(LogprobHead(model, 1.0, len(TOK), True), batch)
-    (chunked[0].sum() + chunked[1].sum()).backward()
-    assert torch.allclose(whole[0], chunked[0], atol=1e-6)
+    chunked = score(LogprobHead(model, 1.0, len(TOK), True), batch, top_k=3)
+    sum(part.sum() for part in chunked).backward()
+    assert [part.shape for part in whole] == [(7,), (7,), (7, 3)]
+    for a, b in zip(whole, chunked, strict=True):
+        assert torch.allclose(a, b, atol=1e-6)
     for a, p in zip(gradient, model.parameters(), strict=True):
         assert torch.allclose(a, p.grad, atol=1e-6)
 

@@ -106,6 +106,7 @@ def rollouts(rng, count):
 ON_A_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "checkpointing"),
     [("float32", False), pytest.param("bfloat16", False, marks=ON_A_GPU), pytest.param("bfloat16", True, marks=ON_A_GPU)],
@@ -136,6 +137,7 @@ def test_compiled_layers_compute_the_same(tmp_path, dtype, checkpointing):
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0, "or nothing was compiled"
 
 
+@pytest.mark.slow
 def test_padded_and_recomputed_micro_batches_of_all_shapes_are_few_programs(tmp_path, monkeypatch):
     # dynamo alone decides what is another program; what it makes of one takes the time
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
@@ -171,6 +173,7 @@ def test_a_norm_with_a_gate_is_no_rms_norm():
     assert is_rms_norm(LlamaRMSNorm(16))
 
 
+@pytest.mark.slow
 def test_compiling_without_a_compiler_ends_with_the_remedy(tmp_path):
     done = subprocess.run(
         [sys.executable, str(ROOT / "train.py"), *few_problems(tmp_path), "--model.compile_layers=true", "--rollout.prompts=2",

@@ -78,6 +78,7 @@ def test_the_buffers_that_the_plan_counts_are_those_that_deepspeed_takes():
         assert defaults.max_live_parameters == plan.LIVE_PARAMETERS
 
 
+@pytest.mark.slow
 def test_every_stage_gives_the_gradients_and_weights_of_one_plain_process(results, reference):
     _, stages, _ = results
     for stage in STAGES:
@@ -91,6 +92,7 @@ def test_every_stage_gives_the_gradients_and_weights_of_one_plain_process(result
             assert torch.allclose(a, b, atol=1e-3), stage
 
 
+@pytest.mark.slow
 def test_a_step_that_one_rank_spoils_is_taken_by_none_and_leaves_weights_and_optimizer_alone(results, reference):
     # that the next steps agree with the plain ones, as above, says that AdamW's state is what it was
     _, stages, _ = results

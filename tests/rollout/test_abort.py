@@ -80,6 +80,7 @@ def dynamic(run, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_and_resumed_is_the_same_run(run, dynamic, tmp_path):
     for _ in range(2):
         run(tmp_path / "out", *DYNAMIC, "--stop-after=0s")
@@ -96,6 +97,7 @@ def test_a_saved_step_comes_out_again_though_it_aborted_some(dynamic, capsys):
         assert "optimizer/grad_norm" in printed, "the update was taken too"
 
 
+@pytest.mark.slow
 def test_ranks_abort_their_own_share_and_one_rank_replays_what_two_have_sampled(problems, tmp_path):
     # Two prompts a batch and dynamic sampling: generation batches of one group, of which the second rank keeps none, come too
     options = [

@@ -61,6 +61,7 @@ def logprob_diff(policy, groups):
     return (logprobs - batch.flat([r.completion.logprobs for r in rollouts])).abs().max().item()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_logprobs_are_those_of_the_trainer(policy, engine, temperature):
     policy.head.output.temperature = temperature
@@ -272,6 +273,7 @@ def assert_same_curve(one, folder):
     assert (folder / "summary.json").exists()
 
 
+@pytest.mark.slow
 def test_three_steps_with_zero_3_over_two_ranks_are_those_of_one_plain_process(tmp_path, plain):
     # With a KL to the starting model, which ZeRO-3 leaves whole
     accelerate = (Path(sys.executable).parent / "accelerate", "launch", "--num_processes", "2", "--main_process_port",
@@ -281,6 +283,7 @@ def test_three_steps_with_zero_3_over_two_ranks_are_those_of_one_plain_process(t
     assert_same_curve(plain, tmp_path / "zero3")
 
 
+@pytest.mark.slow
 def test_two_nodes_of_one_rank_each_are_started_by_the_file_for_two_nodes(tmp_path, plain):
     accelerate = (Path(sys.executable).parent / "accelerate", "launch", "--num_processes", "2", "--main_process_port",
                   free_port(), "--main_process_ip", "127.0.0.1", "--config_file",
@@ -296,6 +299,7 @@ def test_two_nodes_of_one_rank_each_are_started_by_the_file_for_two_nodes(tmp_pa
     assert_same_curve(plain, tmp_path / "nodes")
 
 
+@pytest.mark.slow
 def test_two_ranks_that_hold_one_engine_together_give_the_curve_of_one(tmp_path, plain):
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", free_port())
     launch(tmp_path / "two", *KL, "--rollout.vllm.tensor_parallel=2", launcher=torchrun)
@@ -306,6 +310,7 @@ def test_two_ranks_that_hold_one_engine_together_give_the_curve_of_one(tmp_path,
         assert b["policy/rollout_logprob_diff_max"] < 1e-4
 
 
+@pytest.mark.slow
 def test_a_run_that_continues_responses_at_the_next_version_is_resumed_and_replayed(tmp_path):
     ahead = ("--rollout.continuous=true", "--rollout.ahead=1", "--algorithm.rollout_is=truncate", "--rollout.temperature=1.3",
              "--run.save_every=1", "--run.keep=3", "--rollout.max_sequences=24")  # fmt: skip
@@ -321,6 +326,7 @@ def test_a_run_that_continues_responses_at_the_next_version_is_resumed_and_repla
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
+@pytest.mark.slow
 def test_an_output_layer_of_its_own_is_pushed_too(tmp_path):
     tied = AutoModelForCausalLM.from_pretrained(tiny.FOLDERS["embedded"])
     config = tied.config
@@ -335,12 +341,14 @@ def test_an_output_layer_of_its_own_is_pushed_too(tmp_path):
     assert not torch.equal(trained.lm_head.weight, trained.get_input_embeddings().weight)
 
 
+@pytest.mark.slow
 def test_more_tensor_parallel_ranks_than_processes_is_refused(tmp_path):
     assert "tensor_parallel=2 does not divide the 1 ranks" in launch(
         tmp_path / "a", "--rollout.vllm.tensor_parallel=2", expect=2
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("options", "code"), [((), 0), (("--rollout.logprob_diff_stop=0",), 1)])
 def test_a_run_with_an_engine_leaves_without_shutting_the_interpreter_down(tmp_path, options, code):
     program = tmp_path / "program.py"
@@ -377,6 +385,7 @@ def test_tempered_logits_are_rounded_by_older_versions(monkeypatch):
     ("withheld", "says"),
     [("self.version = policy.version", "the engine holds other weights"), ("pass", "a push is missing")],
 )
+@pytest.mark.slow
 def test_the_guard_ends_a_run_whose_sampler_is_another_policy(tmp_path, withheld, says):
     program = tmp_path / "withheld.py"
     program.write_text(

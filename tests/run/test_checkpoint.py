@@ -94,6 +94,7 @@ if importlib.util.find_spec("deepspeed"):
     CASES += [f"{stage}:{dtype}" for stage in "0123" for dtype in ("float32", "bfloat16")]
 
 
+@pytest.mark.slow
 def test_two_ranks_resume_to_the_bit_plain_and_under_every_stage(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", free_port()]
     done = subprocess.run(
@@ -113,6 +114,7 @@ def test_two_ranks_resume_to_the_bit_plain_and_under_every_stage(tmp_path):
         assert any(not torch.equal(tensor, after[name]) for name, tensor in before.items()), f"{case} has trained"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("background", "copies"), [("true", 1.2), ("false", 0.2)])
 def test_a_checkpoint_takes_the_memory_of_one_copy_in_the_background_and_of_none_at_once(tmp_path, background, copies):
     done = subprocess.run(

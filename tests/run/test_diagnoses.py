@@ -203,6 +203,7 @@ CASES = [(name, "", *case) for name, case in FAULTS.items()]
 CASES += [(name, how, *case) for name, cases in OTHERS.items() for how, case in cases.items()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "how", "options", "inject"), CASES, ids=[f"{name} {how}".strip() for name, how, *_ in CASES])
 def test_a_fault_is_named_within_20_steps(name, how, options, inject, tmp_path, capsys, monkeypatch):
     (inject or (lambda m: None))(monkeypatch)

@@ -79,6 +79,7 @@ def test_another_estimator_or_rate_is_shown_and_is_no_failure(finished, capsys):
     assert re.search(r"optimizer/steps +2 +4 +2  <--", printed)
 
 
+@pytest.mark.slow
 def test_two_ranks_replay_what_one_has_run(finished):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", free_port()]
     done = subprocess.run([*command, str(ROOT / "train.py"), "--replay", str(finished / "step3")], cwd=ROOT, text=True,

@@ -142,6 +142,7 @@ def test_a_phone_needs_no_sideways_scrolling(clean, tmp_path):
     assert clean["Math.min(...[...document.querySelectorAll('button')].map(b => b.getBoundingClientRect().height))"] >= 40
 
 
+@pytest.mark.slow
 def test_a_thousand_steps_open_in_two_seconds(clean, thousand_steps):
     """Of the browser's own work, which a busy machine does not lengthen as it does the time on the clock."""
     clean("Performance.enable", timeDomain="threadTicks")

@@ -68,6 +68,7 @@ def test_no_text_of_a_run_can_end_the_script_that_holds_it(tmp_path):
     assert shown["options"]["rollout.stop"] == ["</script><b>"]
 
 
+@pytest.mark.slow
 def test_a_thousand_steps_are_at_most_ten_megabytes(thousand_steps):
     assert thousand_steps.stat().st_size < 10e6
     (shown,) = data_of(thousand_steps)["runs"]

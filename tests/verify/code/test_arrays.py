@@ -38,6 +38,7 @@ def grade():
     verifier.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("test", TESTS)
 def test_an_object_that_claims_to_be_any_array_is_wrong(grade, test):
     for length in (0, 1, 2):

@@ -207,6 +207,7 @@ def frozen():
     gc.unfreeze()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("frozen")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_reading_a_response_takes_time_that_grows_with_its_length(name):

@@ -248,6 +248,7 @@ def python_of_everybody() -> str | None:
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user; then the other tests are these")
 @pytest.mark.parametrize("mode", ["full", "process"])
 def test_an_ordinary_user_is_protected_too(mode):

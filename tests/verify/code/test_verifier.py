@@ -340,6 +340,7 @@ def test_self_test_fails_when_the_sandbox_does_not_discriminate(monkeypatch):
     verifier.close()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_dir(), reason="the data folder is not beside the repository")
 @pytest.mark.parametrize("name", ["humaneval", "humaneval_plus_mini", "mbpp", "mbpp_plus"])
 def test_canonical_solutions_pass_and_their_mutants_fail(name):

@@ -434,6 +434,9 @@ def test_a_step_with_tokens_of_several_versions_comes_out_again(whole, step, cap
 def test_another_estimator_sees_the_same_step(whole, capsys):
     assert train.main(load(["--replay", str(whole / "step3"), "--algorithm.estimator=grpo"])) == 0
     assert "algorithm.estimator: dapo+edas -> grpo" in capsys.readouterr().out
+    assert train.main(load(["--replay", str(whole / "step3"), "--estimators", "grpo,dapo"])) == 0
+    found = json.loads((whole / "microscope" / "step3" / "microscope.json").read_text())
+    assert found["left_out"] == {}
 
 
 def test_nothing_is_begun_beyond_the_batch_by_default(run, tmp_path):

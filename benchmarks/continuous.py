@@ -9,7 +9,7 @@ sequence and request. Lengths are log-normal, then cut.
     --prompt 150            tokens of a prompt                  --kept 0.5 0.85   shares of groups that are kept
     --ahead 0 0.25 0.5 1    rollout.ahead                       --steps 12   the first third is left out: the lead grows
     --request 0.0002        seconds on the host to hand an engine one unfinished response again, at each slice
-seconds: of sampling; again: of them, keys and values of carried tokens computed anew; empty: passes without a response, of as
+seconds: of sampling; of them, again: keys and values of carried tokens computed anew, tail: passes without a response, of as
 many as were sampled at once at most; old: share of the tokens trained on that an older version sampled; trained, drawn: mean
 tokens of the responses that are trained on, and of all that could be drawn.
 """
@@ -61,9 +61,9 @@ class World:
         problem = SimpleNamespace(answer="")
         self.prompts: list[Any] = [SimpleNamespace(text="", ids=ids, problem=problem)] * draws
 
-    def passes(self, count: np.ndarray, keys: np.ndarray) -> float:
-        """Seconds of one engine's passes."""
-        return float(limit.pass_seconds(self.model, self.hardware, self.setting, count, keys, PRACTICE["host"]).sum())
+    def passes(self, count: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """float[passes]: seconds of one engine's passes."""
+        return limit.pass_seconds(self.model, self.hardware, self.setting, count, keys, PRACTICE["host"])
 
     def prefill(self, tokens: np.ndarray | list[int]) -> float:
         """Seconds in which one engine computes keys and values of sequences of so many tokens."""
@@ -73,11 +73,11 @@ class World:
 
 
 class Simulated(Continuous):
-    """One step: the product's scheduler on engines that are a clock. seconds: of sampling; again: of them, carried tokens
-    computed anew."""
+    """One step: the product's scheduler on engines that are a clock. seconds: of sampling; of them, again: carried tokens
+    computed anew, tail: passes without a response."""
 
     def __init__(self, world: World, version: int, carried: list[list[Rollout]], share: float) -> None:
-        self.world, self.seconds, self.again = world, 0.0, 0.0
+        self.world, self.seconds, self.again, self.tail = world, 0.0, 0.0, 0.0
         ranks = SimpleNamespace(size=world.engines, rank=0, gather=list)
         engine = SimpleNamespace(ranks_per_engine=1, version=version, sleep=lambda: None)
         sampler: Any = SimpleNamespace(
@@ -104,13 +104,21 @@ class Simulated(Continuous):
             begun = len({k for (k, _), n in zip(mine, so_far, strict=True) if n == 0})
             rest = so_far[so_far > 0] + world.prompt
             anew = world.prefill(rest if not self.passes else np.full(len(rest), BLOCK / 2))
-            seconds = world.passes(count, keys) + anew + world.prefill([world.prompt] * begun) + world.request * len(mine)
+            seconds = (
+                float(world.passes(count, keys).sum())
+                + anew
+                + world.prefill([world.prompt] * begun)
+                + world.request * len(mine)
+            )
             slowest, again = max(slowest, seconds), max(again, anew * (not self.passes))
             for row, n, is_last in zip(mine, new.tolist(), (so_far + new == whole).tolist(), strict=True):
                 zeros = np.zeros(n, np.int32)
                 sampled.append((row, Completion(zeros, zeros, STOP if is_last else LENGTH)))
         self.seconds += slowest
         self.again += again
+        self.rows = max(self.rows, len(rows))
+        lengths = [len(piece.ids) for _, piece in sampled]
+        self.tail += self.empty_seconds(slowest, sum(lengths), max(lengths, default=0))
         return sampled
 
 
@@ -127,7 +135,7 @@ def one_by_one(world: World, steps: int) -> list[dict[str, float]]:
         made.append({
             "seconds": step.seconds, "again": step.again, "Mtokens": step.sampled / 1e6,
             "discarded": batch.metrics["sampling/discarded_tokens"] / step.sampled,
-            "empty": batch.metrics["sampling/tail_share"],
+            "tail": step.tail,
             "old": float((versions < version).mean()),
             "steps behind": float((version - versions).mean()) / (world.config.rollout.prompts // a.mini_batch_prompts),
             "trained": float(np.mean([r.length for r in trained])),
@@ -141,34 +149,35 @@ def whole_batches(world: World, steps: int) -> list[dict[str, float]]:
     r = world.config.rollout
     made, carried, next_draw = list[dict[str, float]](), list[int](), 0
     for _ in range(steps):
-        kept, groups, expected, seconds, tokens = list(carried), 0, 1 / r.oversample, 0.0, 0
+        kept, groups, expected, seconds, tokens, tail = list(carried), 0, 1 / r.oversample, 0.0, 0, 0.0
         while len(kept) < r.prompts:
             wanted = min(math.ceil((r.prompts - len(kept)) / expected), math.ceil(max(2, r.oversample) * r.prompts))
             drawn = np.arange(next_draw, next_draw + r.draws(wanted))
             next_draw += len(drawn)
-            slowest = 0.0
+            slowest, empty = 0.0, 0.0
             for engine in range(world.engines):
                 share = len(range(engine, wanted, world.engines))
-                first, took, sampled = batch_on_one(world, drawn[engine :: world.engines], share)
+                first, took, lost, sampled = batch_on_one(world, drawn[engine :: world.engines], share)
                 kept += [k for k in first if world.kept[k]]
-                slowest, tokens = max(slowest, took), tokens + sampled
-            seconds, groups = seconds + slowest, groups + wanted
+                tokens += sampled
+                slowest, empty = max((slowest, empty), (took, lost))
+            seconds, tail, groups = seconds + slowest, tail + empty, groups + wanted
             expected = max(0.1, (len(kept) - len(carried)) / groups)
         trained = world.lengths[kept[: r.prompts]]
         old = world.lengths[kept[: len(carried)]].sum() / trained.sum()
         made.append({
-            "seconds": seconds, "again": 0.0, "Mtokens": tokens / 1e6, "discarded": 0.0, "empty": 0.0, "old": float(old),
+            "seconds": seconds, "again": 0.0, "Mtokens": tokens / 1e6, "discarded": 0.0, "tail": tail, "old": float(old),
             "steps behind": float(old), "trained": float(trained.mean()),
         })  # fmt: skip
         carried = kept[r.prompts :][: r.prompts // 2] if r.carry_over else []
     return made
 
 
-def batch_on_one(world: World, drawn: np.ndarray, keep: int) -> tuple[list[int], float, int]:
-    """(the `keep` groups that finish first, seconds until then, tokens) of an engine that begins the next response of the
-    groups drawn when one ends."""
+def batch_on_one(world: World, drawn: np.ndarray, keep: int) -> tuple[list[int], float, float, int]:
+    """(the `keep` groups that finish first, seconds until then, of them without a response, tokens) of an engine that begins
+    the next response of the groups drawn when one ends."""
     if not keep:
-        return [], 0.0, 0
+        return [], 0.0, 0.0, 0
     lengths = world.lengths[drawn].reshape(-1)
     free, starts = list[int](), list[int]()
     for length in lengths.tolist():
@@ -186,11 +195,10 @@ def batch_on_one(world: World, drawn: np.ndarray, keep: int) -> tuple[list[int],
     np.add.at(so_far, end, -begin)
     count, so_far = count.cumsum()[:-1], so_far.cumsum()[:-1]
     keys = count * (np.arange(last) + world.prompt) - so_far
-    return (
-        drawn[first].tolist(),
-        world.passes(count, keys) + world.prefill([world.prompt] * len(drawn)),
-        int((end - begin).sum()),
-    )
+    seconds = world.passes(count, keys)
+    tail = float((seconds * (1 - count / count.max())).sum())
+    whole_seconds = float(seconds.sum()) + world.prefill([world.prompt] * len(drawn))
+    return drawn[first].tolist(), whole_seconds, tail, int((end - begin).sum())
 
 
 def mean_row(rows: list[dict[str, float]]) -> dict[str, float]:

@@ -15,6 +15,7 @@ import gc
 import os
 import sys
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from math import ceil, isnan
 from typing import Any
@@ -75,8 +76,10 @@ def collect_batch(run: Run) -> Batch:
     `max_generation_batches`. With `rollout.continuous` groups are begun one by one instead, so that no engine waits.
     """
     r, dynamic = run.config.rollout, run.config.algorithm.requirements.dynamic_sampling
+    penalty = partial(overlong_penalty, maximum=r.max_response_tokens, buffer=run.config.algorithm.overlong_buffer)
     if r.continuous:
-        return continuous_batch(run.sampler, run.order, run.prompts, run.config, run.state.surplus, run.state.kept_share)
+        given = run.sampler, run.order, run.prompts, run.config, run.state.surplus, run.state.kept_share
+        return continuous_batch(*given, penalty)
     keeps = run.config.keeps()
     params = SamplingParams(r.group_size, r.temperature, r.max_response_tokens)
     kept, generated = list(run.state.surplus), list[list[Rollout]]()
@@ -90,7 +93,7 @@ def collect_batch(run: Run) -> Batch:
         keep = min(wanted, len(drawn))  # the other groups, the last to finish, are aborted
         groups = run.sampler.groups([run.prompts[i] for _, i in drawn], [number for number, _ in drawn], params, keep=keep)
         for rollout in (rollout for group in groups for rollout in group):
-            rollout.reward += overlong_penalty(rollout.length, r.max_response_tokens, run.config.algorithm.overlong_buffer)
+            rollout.reward += penalty(rollout.length)
         generated += groups
         kept += [group for group in groups if not dynamic or keeps(as_group(group))]
         expected = max(0.1, (len(kept) - len(run.state.surplus)) / len(generated)) if dynamic else 1.0

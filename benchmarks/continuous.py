@@ -83,7 +83,7 @@ class Simulated(Continuous):
         sampler: Any = SimpleNamespace(
             ranks=ranks, engine=engine, seed=0, labeller=None, seconds={"sample": 0.0, "verify": 0.0}, watch=lambda *_: None
         )
-        super().__init__(sampler, world.order, world.prompts, world.config, carried, share)
+        super().__init__(sampler, world.order, world.prompts, world.config, carried, share, lambda length: 0.0)
         self.reports = False  # nothing to verify: the world knows what is kept
 
     def is_kept(self, group: list[Rollout]) -> bool:
@@ -154,13 +154,14 @@ def whole_batches(world: World, steps: int) -> list[dict[str, float]]:
             wanted = min(math.ceil((r.prompts - len(kept)) / expected), math.ceil(max(2, r.oversample) * r.prompts))
             drawn = np.arange(next_draw, next_draw + r.draws(wanted))
             next_draw += len(drawn)
-            slowest, empty = 0.0, 0.0
+            slowest, empty, came = 0.0, 0.0, list[int]()
             for engine in range(world.engines):
                 share = len(range(engine, wanted, world.engines))
                 first, took, lost, sampled = batch_on_one(world, drawn[engine :: world.engines], share)
-                kept += [k for k in first if world.kept[k]]
+                came += first
                 tokens += sampled
                 slowest, empty = max((slowest, empty), (took, lost))
+            kept += [k for k in sorted(came) if world.kept[k]]  # in the order drawn, as the sampler returns them
             seconds, tail, groups = seconds + slowest, tail + empty, groups + wanted
             expected = max(0.1, (len(kept) - len(carried)) / groups)
         trained = world.lengths[kept[: r.prompts]]

@@ -13,7 +13,7 @@ tokens so far are computed anew after each update, since they belong to the old 
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
@@ -21,7 +21,6 @@ import numpy as np
 
 from minirl.config.options import Config
 from minirl.data.prompts import Order, Prompt
-from minirl.loss import overlong_penalty
 from minirl.rollout.sampler import TRAINING, Sampler, as_group, check_full, relabel, stable_seed, verdict_reward
 from minirl.rollout.types import LENGTH, Batch, Completion, Rollout, SamplingParams
 from minirl.verify.types import ERROR, Verdict
@@ -36,11 +35,12 @@ def slice_tokens(longest: int) -> int:
 
 
 def continuous_batch(
-    sampler: Sampler, order: Order, prompts: Sequence[Prompt], config: Config, carried: Sequence[list[Rollout]], share: float
-) -> Batch:
+    sampler: Sampler, order: Order, prompts: Sequence[Prompt], config: Config, carried: Sequence[list[Rollout]], share: float,
+    penalty: Callable[[int], float],
+) -> Batch:  # fmt: skip
     """The batch of a step, and what was begun beyond it. carried: groups that the step before has begun; share: of groups that
-    were kept there, 0 if unknown."""
-    return Continuous(sampler, order, prompts, config, carried, share).batch()
+    were kept there, 0 if unknown; penalty: added to the reward of a response of so many tokens."""
+    return Continuous(sampler, order, prompts, config, carried, share, penalty).batch()
 
 
 class Continuous:
@@ -48,10 +48,11 @@ class Continuous:
 
     def __init__(
         self, sampler: Sampler, order: Order, prompts: Sequence[Prompt], config: Config, carried: Sequence[list[Rollout]],
-        share: float,
+        share: float, penalty: Callable[[int], float],
     ) -> None:  # fmt: skip
         """See `continuous_batch`."""
-        self.sampler, self.order, self.all_prompts, self.config = sampler, order, prompts, config
+        self.penalty = penalty
+        self.sampler, self.order, self.all_prompts = sampler, order, prompts
         self.ranks, self.rollout = sampler.ranks, config.rollout
         r, self.dynamic = config.rollout, config.algorithm.requirements.dynamic_sampling
         self.keeps, self.first = config.keeps(), order.position
@@ -211,11 +212,10 @@ class Continuous:
                 relabel(self.sampler.labeller, self.prompts[k].problem, group)
             verdicts += [(k, j, r.text, r.verdict) for j, r in enumerate(group)]
         self.sampler.seconds["verify"] += time.perf_counter() - start
-        limit, buffer = self.params.max_tokens, self.config.algorithm.overlong_buffer
         for k, j, text, verdict in self.ranks.gather(verdicts):
             r = self.groups[k][j]
             r.text, r.verdict = text, verdict
-            r.reward = verdict_reward(verdict) + overlong_penalty(r.length, limit, buffer)
+            r.reward = verdict_reward(verdict) + self.penalty(r.length)
         for k in numbers:
             self.kept[k] = self.is_kept(self.groups[k])
 

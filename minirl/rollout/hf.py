@@ -101,6 +101,8 @@ class TransformersEngine:
         for start in range(0, len(order), width):
             batch = sorted(order[start : start + width])
             share = (start + len(batch)) * keep // len(order) - start * keep // len(order)
+            if not share:
+                continue
             with memory_suffices(partial(explain_memory, len(batch), params.n)):
                 numbers = uniforms([seeds[i] for i in batch], params.n, params.max_tokens)
                 limits = self.limits(len(batch) * params.n, params)
@@ -130,8 +132,6 @@ class TransformersEngine:
     ) -> list[tuple[int, list[Completion]]]:
         """(index in `prompts`, completions) of the `wanted` groups that finish first. uniform_numbers: float64[rows,
         params.max_tokens], limits: int[rows], length limit, of each completion."""
-        if not wanted:
-            return []
         device, n = self.model.device, params.n
         stop_ids = self.stop_ids.to(device)
         longest = max(map(len, prompts))

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from concurrent.futures import Future
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,7 +18,7 @@ import train
 from benchmarks.kill_resume import differences, fingerprint, free_port
 from minirl.config.command_line import load
 from minirl.data.prompts import Order, Prompt
-from minirl.loss import importance_weights
+from minirl.loss import importance_weights, overlong_penalty
 from minirl.rollout import continuous, records
 from minirl.rollout.continuous import UNVERIFIED, continuous_batch, joined, slice_tokens
 from minirl.rollout.hf import TransformersEngine
@@ -99,7 +100,8 @@ class World:
         self.order, self.carried, self.share = Order(len(PROBLEMS), seed), [], 0.0
 
     def step(self):
-        batch = continuous_batch(self.sampler, self.order, PROBLEMS, self.config, self.carried, self.share)
+        penalty = partial(overlong_penalty, maximum=LONGEST, buffer=self.config.algorithm.overlong_buffer)
+        batch = continuous_batch(self.sampler, self.order, PROBLEMS, self.config, self.carried, self.share, penalty)
         self.carried = batch.surplus
         self.share = len(batch.groups) / max(1, len(batch.generated))
         self.engine.version += 2

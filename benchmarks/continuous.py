@@ -134,7 +134,7 @@ def one_by_one(world: World, steps: int) -> list[dict[str, float]]:
         versions = np.concatenate([r.completion.versions for r in trained])  # type: ignore[misc]
         made.append({
             "seconds": step.seconds, "again": step.again, "Mtokens": step.sampled / 1e6,
-            "discarded": batch.metrics["sampling/discarded_tokens"] / step.sampled,
+            "discarded": batch.metrics["sampling/discarded_tokens"] / max(1, step.sampled),
             "tail": step.tail,
             "old": float((versions < version).mean()),
             "steps behind": float((version - versions).mean()) / (world.config.rollout.prompts // a.mini_batch_prompts),

@@ -6,15 +6,11 @@ is counted and kept with its reason.
 
 import argparse
 import hashlib
-import http.client
 import json
 import os
 import random
 import re
 import threading
-import time
-import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -74,7 +70,7 @@ PROMPTS = {"ours": PROMPT, "paper": PAPER_PROMPT}
 VERDICT = re.compile(r"verdict\W{0,10}(same|different)\b|same_error_root\W{0,5}(true|false)\b", re.IGNORECASE)
 FAILURES_IN_A_ROW = 10  # then the endpoint is taken to be broken
 NO_COMPLETION = "garbage: not a chat completion"
-TRANSIENT = (408, 409, 425, 429)  # and everything from 500
+TRANSIENT = (408, 409, 429)  # and everything from 500: what the client tries again
 
 
 @dataclass(frozen=True)
@@ -154,25 +150,25 @@ def shortened(text: str, longest: int) -> str:
     return f"{text[: longest // 2]}\n[... {len(text) - longest // 2 * 2} characters left out ...]\n{text[-(longest // 2) :]}"
 
 
-class NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Refuses redirects: urllib would send the key to whatever host the answer names, and that host's answer would count."""
-
-    def redirect_request(self, *_: Any) -> None:
-        """No request: the answer is then an error of its own."""
-
-
 class Endpoint:
-    """Chat completions with retries. Answers with a verdict are kept in `cache`, a JSONL file, and never asked for again."""
+    """Chat completions through the openai client, which tries again on 408, 409, 429, 5xx, timeouts and broken connections.
 
-    wait = 1.0  # seconds before the first retry; it doubles
+    Answers with a verdict are kept in `cache`, a JSONL file, and never asked for again.
+    """
 
     def __init__(
         self, url: str, model: str, key: str, cache: Path, timeout: float, retries: int, body: Mapping[str, Any]
     ) -> None:
-        self.url, self.key, self.timeout, self.retries = f"{url.rstrip('/')}/chat/completions", key, timeout, retries
+        try:
+            from openai import DefaultHttpxClient, OpenAI
+        except ImportError:
+            raise ConfigError("the judge needs the openai package: pip install 'minirl[judge]'") from None
+        self.url, self.retries = f"{url.rstrip('/')}/chat/completions", retries
+        # A redirect is not followed: the key would go to whatever host the answer names, and that host's answer would count.
+        plain = DefaultHttpxClient(follow_redirects=False)
+        self.client = OpenAI(base_url=url, api_key=key or "none", timeout=timeout, max_retries=retries, http_client=plain)
         whole = {"model": model, "temperature": 0, "max_tokens": 1024, **body}
         self.body = {name: value for name, value in whole.items() if value is not None}
-        self.open = urllib.request.build_opener(NoRedirect).open
         self.cache, self.lock = cache, threading.Lock()
         self.known: dict[str, str] = {}
         if cache.is_file():
@@ -180,10 +176,10 @@ class Endpoint:
             cache.write_bytes(content[: content.rfind(b"\n") + 1])  # a line that an interruption cut is taken off
             self.known = {row["request"]: row["text"] for row in rows_with(cache, ("request", "text"))}
 
-    def request(self, prompt: str) -> tuple[str, bytes]:
+    def request(self, prompt: str) -> tuple[str, dict[str, Any]]:
         """(name in the cache, body) of a prompt."""
-        body = json.dumps(self.body | {"messages": [{"role": "user", "content": prompt}]}, sort_keys=True).encode()
-        return hashlib.sha256(self.url.encode() + body).hexdigest(), body
+        body = self.body | {"messages": [{"role": "user", "content": prompt}]}
+        return hashlib.sha256(self.url.encode() + json.dumps(body, sort_keys=True).encode()).hexdigest(), body
 
     def judge(self, pair: Pair) -> Judgement:
         """The judgement of a pair. ConfigError when the endpoint cannot be used at all."""
@@ -213,39 +209,34 @@ class Endpoint:
             self.known[name] = text
         return Judgement(verdict(text), text, usage=usage)
 
-    def post(self, body: bytes) -> bytes:
-        """The answer's body. Waits and tries again on 429, 5xx, timeouts and broken connections, then Unanswered."""
-        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self.key}"} if self.key else {})
-        for attempt in range(self.retries + 1):
-            wait = self.wait * 2**attempt * random.uniform(0.75, 1.25)
-            try:
-                request = urllib.request.Request(self.url, body, headers)
-                with self.open(request, timeout=self.timeout) as answer:
-                    return answer.read()
-            except urllib.error.HTTPError as error:
-                if 300 <= error.code < 400:
-                    raise ConfigError(
-                        f"{self.url} answers {error.code} and points to {error.headers.get('Location')!r}, which is not "
-                        "followed, because the key would go there too: if you trust that address, name it by --endpoint"
-                    ) from None
-                try:
-                    text = error.read(300).decode(errors="replace")
-                except (OSError, http.client.HTTPException) as broken:
-                    text = f"(its text did not arrive: {type(broken).__name__})"
-                if error.code not in TRANSIENT and error.code < 500:
-                    hint = "; the key comes from the environment, see --key-variable" if error.code in (401, 403) else ""
-                    raise ConfigError(f"{self.url} answers {error.code}: {text}{hint}") from None
-                last = f"HTTP {error.code}"
-                if (after := error.headers.get("Retry-After") or "").isdigit():
-                    wait = max(wait, float(after))
-            except (TimeoutError, http.client.HTTPException, ConnectionError) as error:
-                last = "timeout" if isinstance(error, TimeoutError) else f"broken connection ({type(error).__name__})"
-            except (urllib.error.URLError, ValueError) as error:
-                if not isinstance(getattr(error, "reason", None), TimeoutError):
-                    raise ConfigError(f"{self.url} cannot be reached: {getattr(error, 'reason', error)}") from None
-                last = "timeout"
-            if attempt < self.retries:
-                time.sleep(min(wait, 60))
+    def post(self, body: dict[str, Any]) -> bytes:
+        """The answer's body. Unanswered when all tries fail; ConfigError for an endpoint that can be of no use."""
+        import openai
+
+        messages, model = body["messages"], body["model"]
+        more = {name: value for name, value in body.items() if name not in ("messages", "model")}
+        try:
+            answer = self.client.chat.completions.with_raw_response.create(messages=messages, model=model, extra_body=more)
+            return answer.http_response.content
+        except openai.APIStatusError as error:
+            code, where = error.status_code, error.response.headers.get("Location")
+            if code in TRANSIENT or code >= 500:
+                last = f"HTTP {code}"
+            elif 300 <= code < 400:
+                raise ConfigError(
+                    f"{self.url} answers {code} and points to {where!r}, which is not followed, because the key would go there "
+                    "too: if you trust that address, name it by --endpoint"
+                ) from None
+            else:
+                hint = "; the key comes from the environment, see --key-variable" if code in (401, 403) else ""
+                raise ConfigError(f"{self.url} answers {code}: {error.response.text[:300]}{hint}") from None
+        except openai.APITimeoutError:
+            last = "timeout"
+        except openai.APIConnectionError as error:
+            cause = type(error.__cause__).__name__  # of httpx or its successor, by the client's version
+            if cause in ("ConnectError", "UnsupportedProtocol"):
+                raise ConfigError(f"{self.url} cannot be reached: {error.__cause__}") from None
+            last = f"broken connection ({cause})"
         raise Unanswered(f"{last}, {self.retries + 1} tries")
 
 

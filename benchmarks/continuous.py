@@ -130,11 +130,12 @@ def one_by_one(world: World, steps: int) -> list[dict[str, float]]:
         step = Simulated(world, version, carried, share)
         batch: Batch = step.batch()
         carried, share = batch.surplus, len(batch.groups) / len(batch.generated)
-        trained = [r for group in batch.groups for r in group]
+        trained, discarded = [r for group in batch.groups for r in group], batch.metrics["sampling/discarded_tokens"]
+        used = discarded + sum(r.length for group in batch.generated for r in group)
         versions = np.concatenate([r.completion.versions for r in trained])  # type: ignore[misc]
         made.append({
-            "seconds": step.seconds, "again": step.again, "Mtokens": step.sampled / 1e6,
-            "discarded": batch.metrics["sampling/discarded_tokens"] / max(1, step.sampled),
+            "seconds": step.seconds, "again": step.again, "Mtokens": step.sampled / 1e6, "used": used / 1e6,
+            "discarded": discarded / max(1, step.sampled),
             "tail": step.tail,
             "old": float((versions < version).mean()),
             "steps behind": float((version - versions).mean()) / (world.config.rollout.prompts // a.mini_batch_prompts),
@@ -167,7 +168,8 @@ def whole_batches(world: World, steps: int) -> list[dict[str, float]]:
         trained = world.lengths[kept[: r.prompts]]
         old = world.lengths[kept[: len(carried)]].sum() / trained.sum()
         made.append({
-            "seconds": seconds, "again": 0.0, "Mtokens": tokens / 1e6, "discarded": 0.0, "tail": tail, "old": float(old),
+            "seconds": seconds, "again": 0.0, "Mtokens": tokens / 1e6, "used": tokens / 1e6, "discarded": 0.0, "tail": tail,
+            "old": float(old),
             "steps behind": float(old), "trained": float(trained.mean()),
         })  # fmt: skip
         carried = kept[r.prompts :][: r.prompts // 2] if r.carry_over else []
@@ -203,9 +205,12 @@ def batch_on_one(world: World, drawn: np.ndarray, keep: int) -> tuple[list[int],
 
 
 def mean_row(rows: list[dict[str, float]]) -> dict[str, float]:
-    """The mean over the steps after the first third."""
+    """The mean over the steps after the first third, scaled to the tokens that these used: what is begun beyond their batches
+    grows or shrinks by chance."""
     steady = rows[len(rows) // 3 :]
-    return {name: float(np.mean([row[name] for row in steady])) for name in rows[0]}
+    mean = {name: float(np.mean([row[name] for row in steady])) for name in rows[0]}
+    scale = mean.pop("used") / mean["Mtokens"]
+    return mean | {name: mean[name] * scale for name in ("seconds", "again", "tail", "Mtokens")}
 
 
 def compare(a: argparse.Namespace) -> list[dict[str, Any]]:

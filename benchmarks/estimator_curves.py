@@ -5,7 +5,7 @@
 
 The second command writes docs/algorithms/curves: a picture an estimator, and results.json without what the pages do not need,
 from which `python -m benchmarks.estimator_curves` makes the pages again. Intervals are those of docs/comparisons.md, over
-seeds and problems, and hold at once for all estimators.
+seeds and problems; on a page that of one comparison alone, in the index those that hold at once.
 """
 
 import argparse
@@ -21,8 +21,9 @@ from scipy.stats import t
 
 from minirl.ablate.analysis import analyse, runs_of
 from minirl.ablate.outcomes import compared, load
+from minirl.ablate.outcomes import table as table_of
 from minirl.ablate.report import png
-from minirl.ablate.statistics import Difference
+from minirl.ablate.statistics import Difference, difference
 from minirl.advantages import BASES, WRAPPERS
 from minirl.analysis.run_report import smooth
 
@@ -66,14 +67,16 @@ def section(name: str, results: dict[str, Any], found: dict[str, Any]) -> str:
     after += [f"{100 * values['after'][k][0]:.1f} ({100 * values['after'][k][1]:.1f})" for k in (1, largest)]
     rows = [head, ["---"] * 3, before, after]
     if arm != BASELINE:
-        rows.append([f"difference to `{BASELINE}`", *(points(found["held_out"][k][arm]) for k in (1, largest))])
+        alone = (difference(table_of(results, arm, k), table_of(results, BASELINE, k)) for k in (1, largest))
+        rows.append([f"difference to `{BASELINE}`", *map(points, alone)])
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    intervals = f"; 95% intervals over seeds and problems that hold at once for {len(found['arms']) - 1} estimators"
+    intervals = "; 95% intervals over seeds and problems, of this comparison alone"
     return (
         f"{HEADING}\n\n![{arm}](curves/{name}.png)\n\n{table}\n\n"
         f"{len(found['seeds'])} seeds: mean and, in brackets, standard deviation over seeds, {len(results['problems'])} "
         f"held-out problems{'' if arm == BASELINE else intervals}. Entropy of the last ten steps {np.mean(entropy):.3f} nats. "
-        "Nothing is tuned for any of them; [README.md](README.md#on-the-embedded-task) has all, and the command.\n"
+        "Nothing is tuned for any of them; [README.md](README.md#on-the-embedded-task) has all, with intervals that hold at "
+        "once, and the command.\n"
     )
 
 
@@ -149,7 +152,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     results = slim(load(args.results))
     RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(results), encoding="utf-8")
+    RESULTS.write_text(json.dumps(results, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
     for path, text in pages(results).items():
         path.write_text(text, encoding="utf-8")
     for name in (*BASES, *WRAPPERS):

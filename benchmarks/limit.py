@@ -69,7 +69,7 @@ def estimate(config: Any, model: Any, hardware: Any, arguments: argparse.Namespa
     scored = 0.0 if a.old_logprobs == "rollout" else 1.0 if a.epochs > 1 or a.rollout_is != "none" else 1 - 1 / steps
     setting = limit.Setting(
         p.gpus, r.max_sequences, 2 if config.model.dtype == "bfloat16" else 4, bool(config.model.gradient_checkpointing),
-        a.epochs, scored, r.vllm.tensor_parallel,
+        a.epochs, scored, r.vllm.tensor_parallel, model.adapters > 0,
     )  # fmt: skip
     best = limit.step_limit(model, hardware, generated, trained, replace(setting, scored=0.0))
     flops, bandwidth = hardware.flops * PRACTICE["products"], hardware.bandwidth * PRACTICE["bandwidth"]
@@ -82,12 +82,12 @@ def estimate(config: Any, model: Any, hardware: Any, arguments: argparse.Namespa
     )[1]
     mfu = PRACTICE["update compiled" if config.model.compile_layers else "update"]
     forward = limit.trainer_flops(model, trained) / (hardware.flops * p.gpus) / mfu
-    state = 12 * model.parameters / p.gpus
+    state = 12 * (model.adapters or model.parameters) / p.gpus
     checkpoint = state / PRACTICE["copy" if config.run.save_in_background else "disk"]
     practice = {
         "sampling": sampling,
         "old log-probs": scored * forward,
-        "update": (4 if setting.recompute else 3) * forward * a.epochs,
+        "update": (setting.forwards + setting.recompute) * forward * a.epochs,
         "sync": PRACTICE["sync"],
         "evaluation": evaluation / config.eval.every if config.eval.every else 0.0,
         "checkpoints": checkpoint / config.run.save_every if config.run.save_every else 0.0,
@@ -207,7 +207,7 @@ def main() -> None:
     shown: dict[str, dict[str, Any]] = {}
     for path in arguments.configs:
         config = load([path])
-        model = measure(described(config))
+        model = measure(described(config), config.model.lora)
         for kept in arguments.kept:
             for phase, value in estimate(config, model, hardware, arguments, kept).items():
                 shown.setdefault(phase, {"seconds": phase})[f"{Path(path).stem}, kept {kept:g}"] = value

@@ -73,6 +73,18 @@ def test_presets_fit_their_gpus_without_recomputing(name):
     assert "WARNING" not in lines
 
 
+@pytest.mark.parametrize(("name", "kept"), [("qwen3-8b-math-lora", True), ("qwen3-4b-math-lora-24gb", False)])
+def test_presets_with_adapters_fit_one_card(name, kept):
+    config = preset(name)
+    assert config.plan.gpus == 1
+    size = re.search(r"Qwen3-([\d.]+B)", config.model.path)[1].lower()
+    lines = "\n".join(plan.report(config, plan.measure(qwen3_config(size), config.model.lora)))
+    assert ("activations kept" if kept else "activations recomputed") in lines
+    assert "WARNING" not in lines
+    whole = preset(name, "--model.lora.r=0")
+    assert "do not fit" in "\n".join(plan.report(whole, plan.measure(qwen3_config(size)))), "all weights do not"
+
+
 def test_the_estimate_of_the_fast_preset_is_below_the_papers():
     arguments = Namespace(mean=2048, sigma=1.0, prompt=150)
     sizes, h200 = plan.measure(qwen3_config("8b")), limit.hardware_of("H200")

@@ -116,6 +116,7 @@ def check(config: Config) -> None:
     for name in config.run.trackers:
         require(name in TRACKERS, f"run.trackers takes {', '.join(TRACKERS)}, not {name!r}")
         require(find_spec(name) is not None, f"run.trackers={name} needs a package that is not installed: pip install {name}")
+    require(bool(config.model.lora.target_modules), "model.lora.target_modules is empty: name layers, or all-linear")
     if config.run.stop_after is not None:
         duration(config.run.stop_after)
     if d.template_date is not None:

@@ -29,6 +29,15 @@ def items(default: list | dict, text: str) -> Any:
 
 
 @dataclass
+class LoraConfig:
+    r: int = option(0, "rank of the LoRA adapters that are trained in place of the weights; 0 trains all weights", minimum=0)
+    lora_alpha: int = option(32, "an adapter's output is scaled by lora_alpha / r", minimum=1)
+    target_modules: list[str] = items(
+        ["all-linear"], "linear layers with an adapter, such as [q_proj, v_proj]; all-linear: all but the output layer"
+    )
+
+
+@dataclass
 class ModelConfig:
     path: str = option(
         "embedded", "Hugging Face folder or Hub name; embedded: the tiny model of data.task that comes with the package"
@@ -44,6 +53,7 @@ class ModelConfig:
         False, "recompute activations in the backward pass: less memory, more time; auto (null): where the memory plan needs it"
     )
     trust_remote_code: bool = option(False, "run the Python code that a model folder or Hub model brings along")
+    lora: LoraConfig = field(default_factory=LoraConfig)
 
 
 @dataclass
@@ -246,6 +256,11 @@ class OptimizerConfig:
         16384,
         "maximum tokens of a forward and backward pass, padding included; auto (null): the most that the memory plan allows",
         minimum=1,
+    )
+    name: str = option(
+        "adamw",
+        "adamw_8bit keeps AdamW's two moments in 8 bits (bitsandbytes); not under DeepSpeed",
+        choices=("adamw", "adamw_8bit"),
     )
 
 

@@ -1,6 +1,7 @@
 """RUN@STEP: the weights of a checkpoint of train.py as an ordinary model folder, RUN/models/stepNNNNNN, written once."""
 
 import fcntl
+import json
 import re
 from pathlib import Path
 
@@ -8,9 +9,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from minirl.config.command_line import load as load_config
+from minirl.policy import lora
 from minirl.policy.model import load, load_tokenizer, write_model
+from minirl.run.checkpoint import STARTING_WEIGHTS, digest_of_weights
 from minirl.run.manifest import MANIFEST, damage, digest_of, name_of, steps_of
-from minirl.run.shards import Files
+from minirl.run.shards import Files, trained
 from minirl.utils.console import say
 from minirl.utils.errors import ConfigError
 
@@ -64,9 +67,18 @@ def write(run: Path, checkpoint: Path, folder: Path) -> None:
     config = load_config([str(run / "config.yaml")]).model
     say(f"writing the weights of {checkpoint} to {folder}")
     model = load(AutoModelForCausalLM, config, dtype=torch.float32)
+    if config.lora.r:
+        saved = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))["fingerprint"]
+        if digest_of_weights(model.named_parameters()) != saved[STARTING_WEIGHTS]:
+            raise ConfigError(
+                f"model.path={config.path!r} holds other weights than those that {run} started with, to which the adapters in "
+                f"{checkpoint} belong"
+            )
+        lora.add_adapters(model, config.lora, seed=0)
     files = Files(sorted(checkpoint.glob("rank*.safetensors")))
+    files.check(model)
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for name, parameter in trained(model):
             parameter.copy_(files.read("weight", name, 0, parameter.numel()).view_as(parameter))
-    write_model(model, {name: p.detach() for name, p in model.named_parameters()}, folder, load_tokenizer(config))
+    write_model(model, {name: w.merged() for name, w in lora.weights_of(model)}, folder, load_tokenizer(config))
     (folder / MARK).write_text(digest_of(checkpoint / MANIFEST))

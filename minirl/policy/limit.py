@@ -50,7 +50,8 @@ class Group:
 class Setting:
     """How a step is computed. devices: in all; slots: sequences that an engine decodes at once; bytes: of a number in weights,
     cache and products; recompute: gradient checkpointing; passes: over the batch in the update; scored: share of the batch
-    whose log-probs are computed before the update; tensor_parallel: devices of an engine."""
+    whose log-probs are computed before the update; tensor_parallel: devices of an engine; frozen: whether only adapters are
+    trained."""
 
     devices: int
     slots: int
@@ -59,6 +60,13 @@ class Setting:
     passes: int = 1
     scored: float = 0.0
     tensor_parallel: int = 1
+    frozen: bool = False
+
+    @property
+    def forwards(self) -> int:
+        """The least that forward and backward pass cost, in forward passes: a backward pass takes one for the gradients of
+        activations and one for those of weights, which frozen ones do not have."""
+        return 2 if self.frozen else 3
 
 
 def body_parameters(model: Model) -> int:
@@ -172,7 +180,7 @@ def step_limit(
     phases = {
         "generation": useful,
         "old_logprobs": setting.scored * forward,
-        "update": 3 * forward * setting.passes,
+        "update": setting.forwards * forward * setting.passes,
         "sync": weights / (hardware.link if shared else hardware.bandwidth / 2),
     }
     return {

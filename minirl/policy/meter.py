@@ -71,6 +71,7 @@ class Meter:
         setting = Setting(
             policy.ranks.size, config.rollout.max_sequences, 2 if config.model.dtype == "bfloat16" else 4,
             bool(policy.config.model.gradient_checkpointing), a.epochs, scored, config.rollout.vllm.tensor_parallel,
+            config.model.lora.r > 0,
         )  # fmt: skip
         needed = sum(g.prompt + sum(g.lengths) - len(g.lengths) for g in trained) * a.epochs
         computed = max(1, policy.pop_updated_tokens() * policy.ranks.size)

@@ -59,6 +59,11 @@ def load(kind: Any, config: ModelConfig, **arguments: Any) -> Any:
     if not weights:
         return loaded
     model, info = loaded
+    if getattr(model, "_hf_peft_config_loaded", False):  # transformers has put it onto the base model that it names
+        raise ConfigError(
+            f"model.path={config.path!r} is an adapter: merge it into its base model first (peft's merge_and_unload), and name "
+            "the folder of the merged model"
+        )
     if missing := sorted(info["missing_keys"]):  # transformers initialises them at random, without an error
         raise ConfigError(
             f"model.path={config.path!r} lacks {len(missing)} of the model's weights, first {missing[0]}: its files are cut "
@@ -117,20 +122,21 @@ def planned(config: Config, ranks: Ranks) -> Config:
     if ranks.gpu_gib is None:
         return plan.fitted(config, None)
     config = replace(config, plan=PlanConfig(ranks.size, ranks.gpu_gib, ranks.zero))
-    return plan.fitted(config, plan.measure(model_config(config.model)))
+    return plan.fitted(config, plan.measure(model_config(config.model), config.model.lora))
 
 
 def model_plan(config: Config, ranks: Ranks | None = None) -> list[str]:
     """Lines on size and memory of the model, from its config: on the GPUs of `ranks`, or those of config.plan without any."""
     if ranks is not None and ranks.gpu_gib is not None:
         config = replace(config, plan=PlanConfig(ranks.size, ranks.gpu_gib, ranks.zero))
-    return plan.report(config, plan.measure(model_config(config.model)))
+    return plan.report(config, plan.measure(model_config(config.model), config.model.lora))
 
 
 def load_model(config: ModelConfig) -> Any:
-    """The causal language model with float32 weights."""
+    """The causal language model with float32 weights; with those in the compute precision where LoRA freezes them."""
     packed = config.attention == "packed"
-    model = load(AutoModelForCausalLM, config, dtype=torch.float32, attn_implementation="sdpa" if packed else config.attention)
+    dtype = torch.bfloat16 if config.lora.r and config.dtype == "bfloat16" else torch.float32
+    model = load(AutoModelForCausalLM, config, dtype=dtype, attn_implementation="sdpa" if packed else config.attention)
     if packed:
         model.set_attn_implementation("packed")  # no effect on a model without the attention interface
     for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
@@ -214,7 +220,8 @@ def is_rms_norm(module: Any) -> bool:
 
 def fused_norm(module: Any, x: Tensor) -> Tensor:
     """The forward pass of an RMS norm, in the dtype of its weight: torch's kernel takes no mixed ones."""
-    return rms_norm(x.to(module.weight.dtype), module.weight.shape, module.weight, module.variance_epsilon)
+    with torch.autocast(x.device.type, enabled=False):  # on a GPU it would make the result float32, and double what is kept
+        return rms_norm(x.to(module.weight.dtype), module.weight.shape, module.weight, module.variance_epsilon)
 
 
 def compile_layers(model: Any) -> None:

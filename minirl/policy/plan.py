@@ -13,12 +13,15 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from minirl.config.options import Config
+from minirl.config.options import Config, LoraConfig
+from minirl.policy import lora
 from minirl.policy.logprobs import LOGITS_CHUNK
 
 GIB = 2**30
 # DeepSpeed's defaults, kept by configs/accelerate/: elements of reduce_bucket_size and stage3_max_live_parameters.
 REDUCE_BUCKET, LIVE_PARAMETERS = 500_000_000, 1_000_000_000
+# Bytes of AdamW's two moments: float32, or codes of a byte with a float32 scale for each 256 of them.
+MOMENTS_BYTES = {"adamw": 8, "adamw_8bit": 2 * (1 + 4 / 256)}
 # Token budgets of a micro-batch that `fitted` tries, and the share of a GPU's memory that it fills: the rest is for the CUDA
 # context, NCCL and fragmentation.
 BUDGETS, ROOM = (65_536, 49_152, 32_768, 24_576, 16_384, 12_288, 8192, 4096), 0.9
@@ -26,8 +29,9 @@ BUDGETS, ROOM = (65_536, 49_152, 32_768, 24_576, 16_384, 12_288, 8192, 4096), 0.
 
 @dataclass(frozen=True)
 class Model:
-    """Sizes of a model. parameters: tied ones count once; mlp: width of an MLP; head_norms: whether queries and keys are
-    normalised."""
+    """Sizes of a model. parameters: tied ones count once, adapters aside; mlp: width of an MLP; head_norms: whether queries and
+    keys are normalised; adapters: parameters of LoRA adapters, 0 where all parameters are trained; adapter_width: the sum of
+    their ranks."""
 
     parameters: int
     layers: int
@@ -38,20 +42,29 @@ class Model:
     head_dim: int
     mlp: int
     head_norms: bool
+    adapters: int = 0
+    adapter_width: int = 0
 
 
-def measure(config: Any) -> Model:
-    """The sizes of the model of a transformers config, which is built on the meta device."""
+def measure(config: Any, adapters: LoraConfig | None = None) -> Model:
+    """The sizes of the model of a transformers config, which is built on the meta device. ConfigError for adapters that it
+    cannot have."""
     with torch.device("meta"):
-        return sizes_of(AutoModelForCausalLM.from_config(config))
+        model = AutoModelForCausalLM.from_config(config)
+    sizes = sizes_of(model)
+    if adapters is None or not adapters.r:
+        return sizes
+    layers = [model.get_submodule(name) for name in lora.targets(model, adapters)]
+    trained = sum(adapters.r * (layer.in_features + layer.out_features) for layer in layers)
+    return replace(sizes, adapters=trained, adapter_width=adapters.r * len(layers))
 
 
 def sizes_of(model: Any) -> Model:
-    """The sizes of a transformers model, sharded or not."""
+    """The sizes of a transformers model, sharded or not, without those of its adapters."""
     config = model.config
     heads = config.num_attention_heads
     return Model(
-        parameters=sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters()),
+        parameters=sum(getattr(w.base, "ds_numel", w.base.numel()) for _, w in lora.weights_of(model)),
         layers=config.num_hidden_layers,
         hidden=config.hidden_size,
         vocabulary=config.vocab_size,
@@ -67,13 +80,14 @@ def kept_by_layer(model: Model, half: bool, autocast: bool) -> int:
     """Bytes for each token that autograd keeps of one layer on a GPU: inputs of its norms and projections; queries, keys,
     values and output of the attention; the MLP's gate, its activation, up and their product.
 
-    half: computing in bfloat16; autocast: with float32 weights, where each projection keeps its own cast of its input.
+    half: computing in bfloat16; autocast: with float32 weights, where each projection keeps its own cast of its input. With
+    adapters, what is between A and B too; A keeps the input of its layer, as a trained layer does.
     """
     c, norm = 2 if half else 4, 4 if autocast or not half else 2
     queries, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
     normed = norm * (2 * model.hidden + model.head_norms * (queries + keys))
     read = c * model.hidden * (5 if autocast else 2)
-    return normed + read + c * (2 * queries + 2 * keys) + 4 * c * model.mlp
+    return normed + read + c * (2 * queries + 2 * keys) + 4 * c * model.mlp + c * model.adapter_width // model.layers
 
 
 def run_plan(config: Config, train_size: int, test_size: int, ranks: int) -> list[str]:
@@ -97,18 +111,21 @@ def run_plan(config: Config, train_size: int, test_size: int, ranks: int) -> lis
 
 
 def memory(config: Config, model: Model, longest: int) -> dict[str, float]:
-    """GiB for each GPU, by part. longest: tokens of the longest prompt and response; "engine": vLLM's while it samples.
+    """GiB for each GPU, by part. longest: tokens of the longest prompt and response; "engine": vLLM's while it samples. With
+    adapters weights are frozen, in the compute precision, and whatever training needs is theirs only.
 
     ZeRO shards optimizer and master weights from stage 1, gradients from 2, weights in 3. From stage 1 gradients are reduced in
     a bucket of fixed size; in stage 3 whole weights are gathered for their use, some of them ahead.
     """
     n, stage, v = model.parameters, -1 if config.plan.zero is None else config.plan.zero, config.rollout.vllm
     half, deepspeed = config.model.dtype == "bfloat16", stage >= 0
-    autocast = half and not deepspeed
-    compute = 2 if half and deepspeed else 4  # bytes a weight
+    trained = model.adapters or n
+    autocast = half and not deepspeed and trained == n
+    compute = 4 if autocast or not half else 2  # bytes a weight
+    copy = 2 if half and deepspeed else 4  # bytes a trained weight, besides its float32 master
     tokens = max(config.optimizer.micro_batch_tokens or BUDGETS[0], longest)
 
-    def sharded(size: int, least: int) -> float:
+    def sharded(size: float, least: int) -> float:
         return size / (config.plan.gpus if stage >= least else 1)
 
     layer = kept_by_layer(model, half, autocast)
@@ -116,13 +133,14 @@ def memory(config: Config, model: Model, longest: int) -> dict[str, float]:
     recomputed = layer if config.model.gradient_checkpointing else 0
     parts = {
         "weights": sharded(n * compute, 3),
-        "master weights": sharded(n * 4, 1) if compute == 2 else 0,
-        "optimizer": sharded(n * 8, 1),
-        "gradients": sharded(n * (4 if stage >= 2 else compute), 2),  # summed in float32 there
-        "reduce bucket": REDUCE_BUCKET * compute * (2 if stage == 2 else 1) if stage >= 1 else 0,  # two that overlap
+        "adapters": sharded(model.adapters * copy, 3),
+        "master weights": sharded(trained * 4, 1) if copy == 2 else 0,
+        "optimizer": sharded(trained * MOMENTS_BYTES[config.optimizer.name], 1),
+        "gradients": sharded(trained * (4 if stage >= 2 else copy), 2),  # summed in float32 there
+        "reduce bucket": REDUCE_BUCKET * copy * (2 if stage == 2 else 1) if stage >= 1 else 0,  # two that overlap
         "gathered weights": min(n, LIVE_PARAMETERS) * compute if stage == 3 else 0,
-        "reference": n * (2 if half else 4) if config.needs_reference else 0,
-        "activations": tokens * (layers + recomputed) + (2 * n if autocast else 0),  # with the weights' casts
+        "reference": n * (2 if half else 4) if config.needs_reference and not model.adapters else 0,
+        "activations": tokens * (layers + recomputed) + (2 * trained if half and not deepspeed else 0),  # with autocast's casts
         "logits": 3 * 4 * min(tokens * model.vocabulary, LOGITS_CHUNK["cuda"]),
     }
     result = {name: size / GIB for name, size in parts.items()}
@@ -188,7 +206,7 @@ def report(config: Config, model: Model) -> list[str]:
     shown = ", ".join(f"{name} {value:.1f}" for name, value in parts.items() if value)
     lines = [
         f"model {model.parameters / 1e9:.3f}B parameters, {model.layers} layers of {model.hidden}, vocabulary "
-        f"{model.vocabulary:,}",
+        f"{model.vocabulary:,}" + (f"; trained {model.adapters / 1e6:.1f}M in adapters" if model.adapters else ""),
         f"memory, GiB a GPU, {p.gpus} GPUs of {p.gpu_gib:g} GiB with {'no ZeRO' if p.zero is None else f'ZeRO-{p.zero}'}: "
         f"{shown}",
         f"peak {most:.1f} GiB without CUDA's and NCCL's own: updating {updating:.1f}, "
@@ -207,9 +225,14 @@ def report(config: Config, model: Model) -> list[str]:
             f"chosen by memory: micro-batches of {config.optimizer.micro_batch_tokens:,} tokens, activations "
             f"{'recomputed' if config.model.gradient_checkpointing else 'kept'}"
         )
+    if p.zero is not None and config.optimizer.name == "adamw_8bit":
+        lines.append(
+            "WARNING: optimizer.name=adamw_8bit does not work under DeepSpeed: set plan.zero=null, and launch without it"
+        )
     if most > 0.95 * p.gpu_gib:
         lines.append(
             f"WARNING: {most:.1f} GiB do not fit a GPU of {p.gpu_gib:g} GiB: more GPUs, ZeRO-3, a smaller "
-            "optimizer.micro_batch_tokens, model.gradient_checkpointing=true, or a smaller rollout.vllm.gpu_memory_utilization"
+            "optimizer.micro_batch_tokens, model.gradient_checkpointing=true, adapters (model.lora.r), or a smaller "
+            "rollout.vllm.gpu_memory_utilization"
         )
     return lines

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from minirl.config.options import Config, OptimizerConfig
+from minirl.policy import lora
 from minirl.policy.attention import Layout, Padded
 from minirl.policy.logprobs import LogprobHead
 from minirl.policy.micro_batches import MicroBatch, packed_micro_batch, padded_micro_batch
@@ -26,6 +27,7 @@ from minirl.policy.model import (
     with_exact_frequencies,
     write_model,
 )  # fmt: skip
+from minirl.policy.optimizer import build_optimizer
 from minirl.policy.packing import packed_micro_batches, padded_micro_batches
 from minirl.policy.packing_trial import why_not_packed
 from minirl.rollout.types import Rollout
@@ -40,7 +42,8 @@ BUCKET_BYTES = 512 * 2**20
 
 
 class Policy:
-    """The model being trained, its optimizer and, with kl_coef > 0, the frozen reference model.
+    """The model being trained, its optimizer and, with kl_coef > 0, the frozen reference model: a second one, or where adapters
+    are trained (lora.py) the same one with these off.
 
     version: optimizer steps so far; nonfinite: optimizer steps in a row that were skipped since their gradient was not finite;
     packs: whether micro-batches are packed; pair_cost: see `packed_micro_batches`; autocast: the context of forward passes.
@@ -61,6 +64,11 @@ class Policy:
             "model.compile_layers=true cannot compile across the hooks by which ZeRO-3 gathers the weights of a layer: set it "
             "to false or use ZeRO-2",
         )
+        require(
+            ranks.zero is None or config.optimizer.name == "adamw",
+            f"optimizer.name={config.optimizer.name} does not work under DeepSpeed, which shards AdamW's moments itself: set "
+            "it to adamw, or launch without DeepSpeed",
+        )
         self.config = config = planned(config, ranks)
         self.ranks, self.version, self.nonfinite = ranks, 0, 0
         self.updated_tokens = 0
@@ -72,6 +80,10 @@ class Policy:
             choose_deterministic_kernels()
         with memory_suffices(lambda: ("loading the model", " | ".join(model_plan(config, ranks)))), compiling_succeeds():
             self.model = load_model(config.model)
+            if config.model.lora.r:
+                # DeepSpeed keeps float32 masters, but under ZeRO-3 does not cast what was added to the model it has sharded.
+                cast = torch.bfloat16 if config.model.dtype == "bfloat16" and ranks.zero is not None else torch.float32
+                lora.add_adapters(self.model, config.model.lora, config.run.seed, cast)
             if config.model.gradient_checkpointing:
                 self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
             self.vocabulary = min(vocabulary, self.model.config.vocab_size)
@@ -80,7 +92,10 @@ class Policy:
             self.packs = self._can_be_packed()
             if config.model.compile_layers:
                 compile_layers(self.model)
-            self.reference = self._load_reference() if config.needs_reference else None
+            self.reference: Callable[..., Any] | None = None
+            if config.needs_reference:
+                adapters = config.model.lora.r > 0
+                self.reference = lora.without_adapters(self.model, self.head) if adapters else self._load_reference()
 
     def _prepare(self) -> tuple[Any, torch.optim.Optimizer]:
         """The log-prob head, plain, in DDP or in a DeepSpeed engine as launched, and its optimizer."""
@@ -90,8 +105,7 @@ class Policy:
         head = LogprobHead(self.model, config.rollout.temperature, self.vocabulary, bonus, compiled)
         if ranks.zero is None:
             head.to(ranks.device)
-        betas = (o.betas[0], o.betas[1])
-        optimizer = torch.optim.AdamW(head.parameters(), lr=o.lr, betas=betas, weight_decay=o.weight_decay, fused=True)
+        optimizer = build_optimizer([p for p in head.parameters() if p.requires_grad], o)
         if ranks.zero is None:
             return ranks.accelerator.prepare_model(head), optimizer
         plugin = ranks.accelerator.state.deepspeed_plugin.deepspeed_config
@@ -287,29 +301,30 @@ class Policy:
         )
 
     def weights(self, bucket_bytes: int = BUCKET_BYTES) -> Iterator[list[tuple[str, Tensor]]]:
-        """All weights as (name, tensor), in buckets of about `bucket_bytes`, tied ones once; every rank must iterate over all.
+        """All weights as (name, tensor), adapters merged into them, in buckets of about `bucket_bytes`, tied ones once; every
+        rank must iterate over all.
 
         Under ZeRO-3 a bucket is gathered while it is in use, so that no rank ever holds the whole model.
         """
-        bucket: list[tuple[str, torch.nn.Parameter]] = []
+        bucket: list[tuple[str, lora.Weight]] = []
         size = 0
-        for name, parameter in self.model.named_parameters():
-            bytes_ = getattr(parameter, "ds_numel", parameter.numel()) * parameter.element_size()
+        for name, weight in lora.weights_of(self.model):
+            bytes_ = getattr(weight.base, "ds_numel", weight.base.numel()) * weight.base.element_size()
             if bucket and size + bytes_ > bucket_bytes:
                 yield from self._gathered(bucket)
                 bucket, size = [], 0
-            bucket.append((name, parameter))
+            bucket.append((name, weight))
             size += bytes_
         yield from self._gathered(bucket)
 
-    def _gathered(self, bucket: list[tuple[str, torch.nn.Parameter]]) -> Iterator[list[tuple[str, Tensor]]]:
+    def _gathered(self, bucket: list[tuple[str, lora.Weight]]) -> Iterator[list[tuple[str, Tensor]]]:
         if self.ranks.zero == 3:
             import deepspeed
 
-            with deepspeed.zero.GatheredParameters([parameter for _, parameter in bucket]):
-                yield [(name, parameter.data) for name, parameter in bucket]
+            with deepspeed.zero.GatheredParameters([p for _, weight in bucket for p in (weight.base, *weight.adapter)]):
+                yield [(name, weight.merged()) for name, weight in bucket]
         else:
-            yield [(name, parameter.data) for name, parameter in bucket]
+            yield [(name, weight.merged()) for name, weight in bucket]
 
     def export(self, folder: Path | None, tokenizer: Any) -> None:
         """Writes a Hugging Face folder, weights and tokenizer. Every rank calls it; the first, which has a `folder`, writes."""

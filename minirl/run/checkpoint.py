@@ -2,7 +2,7 @@
 
     state.json            `State`, `fingerprint` and the number and kind of ranks
     surplus.npz           groups carried over to the next step
-    rankNNN.safetensors   the rank's slices of the float32 weights and of AdamW's state (shards.py)
+    rankNNN.safetensors   the rank's slices of the trained float32 weights and of AdamW's state (shards.py)
     rankNNN.json          states of the rank's random generators
     manifest.json         sizes and digests of the other files (manifest.py)
 
@@ -98,12 +98,18 @@ def fingerprint(
 
 
 def weights_digest(policy: Policy) -> str:
-    """SHA-256 of name, shape and `checksum` of each weight, which does not depend on file or sharding. Every rank calls it."""
+    """`digest_of_weights` of a policy, which does not depend on file or sharding. Every rank calls it."""
+    # Every rank goes through all buckets, which ZeRO-3 gathers together.
+    buckets = (bucket if policy.ranks.main else [] for bucket in policy.weights())
+    return policy.ranks.gather([digest_of_weights(item for bucket in buckets for item in bucket)])[0]
+
+
+def digest_of_weights(weights: Iterable[tuple[str, torch.Tensor]]) -> str:
+    """SHA-256 of name, shape and `checksum` of each weight."""
     total = hashlib.sha256()
-    for bucket in policy.weights():
-        for name, tensor in bucket if policy.ranks.main else []:
-            total.update(f"{name} {list(tensor.shape)} {checksum(tensor)}\n".encode())
-    return policy.ranks.gather([total.hexdigest()])[0]
+    for name, tensor in weights:
+        total.update(f"{name} {list(tensor.shape)} {checksum(tensor)}\n".encode())
+    return total.hexdigest()
 
 
 @torch.no_grad()

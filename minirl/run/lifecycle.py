@@ -30,7 +30,7 @@ from minirl.run.training import TrainingRun
 from minirl.utils.console import say
 from minirl.utils.distributed import Ranks
 from minirl.utils.errors import RunFinished
-from minirl.utils.versions import installed, untried
+from minirl.utils.versions import installed, require_installed, untried
 from minirl.verify.code.verifier import confinement
 
 
@@ -70,6 +70,14 @@ def encode(inputs: Inputs) -> Encoded:
     return encoded
 
 
+def packages(config: Config) -> dict[str, str]:
+    """The optional packages that training the policy takes, with the option that needs them."""
+    lora, optimizer = config.model.lora, config.optimizer
+    asked = {"peft": (lora.r > 0, f"model.lora.r={lora.r}")}
+    asked["bitsandbytes"] = (optimizer.name == "adamw_8bit", f"optimizer.name={optimizer.name}")
+    return {package: option for package, (needed, option) in asked.items() if needed}
+
+
 def plan_lines(inputs: Inputs) -> list[str]:
     """The output of --dry-run: notes, sizes, steps and memory of a run."""
     config, encoded = inputs.config, encode(inputs)
@@ -92,6 +100,8 @@ def open_run(inputs: Inputs) -> Iterator[Run]:
         pool = stack.enter_context(inputs.pool)
         config = inputs.config = with_date(inputs.config)
         encoded = encode(inputs)
+        for package, option in packages(config).items():
+            require_installed(package, option)
         ranks = Ranks(config.model.dtype)
         if config.replay:
             yield open_replay(config, ranks, encoded.prompts, encoded.tokenizer, pool)
@@ -142,7 +152,7 @@ def described(config: Config, ranks: Ranks) -> str:
     device = torch.cuda.get_device_name(ranks.device) if ranks.gpu_gib else f"CPU ({threads} thread{'s' * (threads > 1)})"
     device = device if ranks.size == 1 else f"{ranks.size} ranks, each {device}"
     engine = config.rollout.engine
-    versions = [f"{name} {installed(name)}" for name in dict.fromkeys(("torch", "transformers", engine))]
+    versions = [f"{name} {installed(name)}" for name in dict.fromkeys(("torch", "transformers", engine, *packages(config)))]
     zero = [f"deepspeed {installed('deepspeed')} (ZeRO-{ranks.zero})"] if ranks.zero is not None else []
     return (
         f"minirl {installed('minirl') or ''} on {device}; {config.model.dtype}; engine {engine}; model "
@@ -154,7 +164,7 @@ def introduce(inputs: Inputs, encoded: Encoded, ranks: Ranks, folder: Any) -> No
     """Prints notes, sizes, memory, run folder and first prompt."""
     config = inputs.config
     say(described(config, ranks))
-    notes = inputs.notes + untried("torch", *(["deepspeed"] if ranks.zero is not None else []))
+    notes = inputs.notes + untried("torch", *(["deepspeed"] if ranks.zero is not None else []), *packages(config))
     memory = model_plan(config, ranks) if ranks.gpu_gib else []  # before a GPU runs out of it
     sizes = run_plan(config, len(encoded.prompts), len(encoded.test), ranks.size)
     terms = [str(name) for name, _ in config.verifier.rewards] + ["overlong_buffer"] * (config.algorithm.overlong_buffer > 0)

@@ -78,7 +78,7 @@ def check(replay: Replay, estimators: int) -> None:
         f"a gradient needs the weights from before step {saved.number}, which {saved.run} has not kept; it has those of "
         f"steps: {', '.join(map(str, with_weights(saved))) or 'none'}",
     )
-    parameters = sum(p.numel() for p in policy.head.parameters())
+    parameters = sum(p.numel() for p in policy.head.parameters() if p.requires_grad)
     # Parts of the gradient by group: the first estimator's, the last one's, those being made, and their sum's copy.
     needed = 4 * parameters * (4 * replay.config.rollout.prompts + estimators) / 2**30
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30

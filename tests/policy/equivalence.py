@@ -2,7 +2,8 @@
 
 torchrun --nproc_per_node N equivalence.py OUT STAGE [STAGE ...]
 
-STAGE: plain, 0, 1, 2, 3, 3-offload, 2-bfloat16 or 3-bfloat16 (these with gradient checkpointing), 0-, 1- or 2-compiled
+STAGE: plain, 0, 1, 2, 3, 3-offload, 2-bfloat16 or 3-bfloat16 (these with gradient checkpointing), 0-, 1- or 2-compiled, or one
+of the first five with -lora: adapters, and log-probs of the reference model too
 """
 
 import os
@@ -42,25 +43,29 @@ def whole(policy: Policy) -> dict[str, torch.Tensor]:
 
 
 def run(stage: str, folder: str) -> dict:
-    os.environ["ACCELERATE_USE_DEEPSPEED"] = str(stage != "plain").lower()
-    if stage != "plain":
-        number, _, how = stage.partition("-")
+    number, _, how = stage.partition("-")
+    os.environ["ACCELERATE_USE_DEEPSPEED"] = str(number != "plain").lower()
+    if number != "plain":
         os.environ["ACCELERATE_DEEPSPEED_ZERO_STAGE"] = number
         os.environ["ACCELERATE_DEEPSPEED_ZERO3_INIT"] = str(number == "3").lower()
         os.environ["ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE"] = "cpu" if how == "offload" else "none"
     AcceleratorState._reset_state(True)
     # several chunks, of another number on each rank
-    scoring.LOGITS_CHUNK = {"cpu": 2**26 if stage == "plain" else 5 * 22}
+    scoring.LOGITS_CHUNK = {"cpu": 2**26 if number == "plain" else 5 * 22}
     half = stage.endswith("bfloat16")
     ranks = Ranks("bfloat16" if half else "float32")
     options = ["--model.dtype=bfloat16", "--model.gradient_checkpointing=true"] if half else []
     options += ["--model.compile_layers=true"] * stage.endswith("compiled")
+    options += ["--model.lora.r=4", "--algorithm.kl_coef=0.1"] * stage.endswith("lora")
     # What is captured and how it is differentiated is what sharding could break; inductor's code for it takes minutes.
     torch.compile = partial(COMPILE, backend=os.environ.get("COMPILER", "aot_eager"))
     policy = Policy(
         load(["--rollout.engine=vllm", "--optimizer.micro_batch_tokens=40", *options]), ranks, len(tiny.tokenizer())
     )
     batch = rollouts()
+    start = whole(policy)
+    policy.compute_logprobs(batch, old=True)
+    start_logprobs = [torch.from_numpy(r.old_logprobs) for r in batch]
     norms: list[float] = []
     skipped: list[tuple[float, int, bool]] = []
     # the second step has one rollout only: with two ranks one of them has no work
@@ -93,8 +98,11 @@ def run(stage: str, folder: str) -> dict:
         "graphs": torch._dynamo.utils.counters["stats"]["unique_graphs"],
         "skipped": skipped,
         "weights": whole(policy),
+        "start": start,
+        "start_logprobs": start_logprobs,
         "frequencies": policy.model.base_model.rotary_emb.inv_freq,
         "logprobs": [torch.from_numpy(r.old_logprobs) for r in batch],
+        "ref_logprobs": [torch.from_numpy(r.ref_logprobs) for r in batch if r.ref_logprobs is not None],
     }
 
 

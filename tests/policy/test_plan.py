@@ -11,6 +11,7 @@ from minirl.config.command_line import load
 from minirl.config.options import Config
 from minirl.policy import plan
 from minirl.policy.attention import Layout
+from minirl.policy.lora import add_adapters
 from minirl.policy.model import model_plan, with_fused_norms
 from minirl.policy.plan import GIB, Model
 
@@ -187,6 +188,58 @@ def test_memory_decides_on_recomputation_and_on_the_size_of_micro_batches():
     assert (on_a_cpu.optimizer.micro_batch_tokens, on_a_cpu.model.gradient_checkpointing) == (16_384, False)
     assert any("chosen by memory: micro-batches of 16,384 tokens, activations kept" in line
                for line in plan.report(load([*OPTIONS, *AUTO]), EIGHT))  # fmt: skip
+
+
+def test_adapters_of_an_8b_model_by_hand():
+    lora = ["--model.lora.r=16"]
+    shape = Qwen3Config(hidden_size=4096, num_hidden_layers=36, num_attention_heads=32, num_key_value_heads=8, head_dim=128,
+                        intermediate_size=12288, vocab_size=151_936, tie_word_embeddings=False)  # fmt: skip
+    model = plan.measure(shape, load(lora).model.lora)
+    # q and o 4,096 -> 4,096; k and v 4,096 -> 1,024; gate and up 4,096 -> 12,288, down back
+    assert model.adapters == 36 * 16 * (2 * 8192 + 2 * 5120 + 3 * 16384) == 43_646_976
+    assert (model.parameters, model.adapter_width) == (8_190_735_360, 36 * 7 * 16)
+    two = plan.measure(shape, load([*lora, "--model.lora.target_modules=[q_proj, v_proj]"]).model.lora)
+    assert two.adapters == 36 * 16 * (8192 + 5120)
+
+    def bytes_of(model, *options):
+        parts = plan.memory(load([*OPTIONS, "--algorithm.kl_coef=0.1", *options]), model, 10_240)
+        names = ("weights", "adapters", "master weights", "optimizer", "gradients", "reference")
+        return [round(parts[name] * GIB) for name in names]
+
+    n, t = model.parameters, model.adapters
+    assert bytes_of(model, "--plan.gpus=1", "--plan.zero=null") == [2 * n, 4 * t, 0, 8 * t, 4 * t, 0], "the base is half"
+    assert bytes_of(model, "--plan.zero=2") == [2 * n, 2 * t, t // 2, t, t // 2, 0]
+    assert bytes_of(model, "--plan.zero=3") == [n // 4, t // 4, t // 2, t, t // 2, 0]
+    float32 = bytes_of(model, "--plan.gpus=1", "--plan.zero=null", "--model.dtype=float32")
+    assert float32 == [4 * n, 4 * t, 0, 8 * t, 4 * t, 0]
+    assert any("trained 43.6M in adapters" in line for line in plan.report(load([*OPTIONS, *lora]), model))
+
+
+def test_moments_in_8_bits_are_a_byte_each_and_a_scale_for_256():
+    parts = plan.memory(load([*OPTIONS, "--plan.zero=null", "--optimizer.name=adamw_8bit"]), EIGHT, 10_240)
+    assert parts["optimizer"] == pytest.approx((16e9 + 2 * 4 * 8e9 / 256) / GIB)
+    lines = plan.report(load([*OPTIONS, "--optimizer.name=adamw_8bit"]), EIGHT)
+    assert any("adamw_8bit does not work under DeepSpeed" in line for line in lines)
+
+
+@pytest.mark.parametrize(("dtype", "autocast"), [(torch.float32, False), (torch.bfloat16, False), (torch.bfloat16, True)])
+def test_activations_with_adapters_are_what_autograd_keeps(dtype, autocast, monkeypatch):
+    """autocast: one process, which keeps adapters in float32; without, as DeepSpeed casts them."""
+    monkeypatch.setattr("minirl.policy.model.rms_norm", lambda x, shape, weight, epsilon: KeptNorm.apply(x, weight, epsilon))
+    adapters = load(["--model.lora.r=8"]).model.lora
+
+    def kept(layers, tokens):
+        config = Qwen3Config(hidden_size=256, num_hidden_layers=layers, num_attention_heads=8, num_key_value_heads=2,
+                             head_dim=64, intermediate_size=640, vocab_size=100)  # fmt: skip
+        model = with_fused_norms(AutoModelForCausalLM.from_config(config)).to(dtype)
+        model.set_attn_implementation("packed")
+        add_adapters(model, adapters, 0)
+        model = model if autocast else model.to(dtype)
+        return plan.measure(config, adapters), kept_by_autograd(model, tokens, autocast)
+
+    (model, one), (_, three), (_, long_one), (_, long_three) = (kept(*x) for x in ((1, 64), (3, 64), (1, 192), (3, 192)))
+    of_a_layer_and_token = ((long_three - long_one) - (three - one)) / 2 / 128
+    assert plan.kept_by_layer(model, dtype == torch.bfloat16, False) == pytest.approx(of_a_layer_and_token, rel=0.01)
 
 
 def test_a_run_plans_with_the_gpus_that_it_has():

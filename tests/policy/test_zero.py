@@ -58,6 +58,36 @@ def test_compiled_layers_give_the_same_under_every_stage_that_leaves_weights_who
             assert torch.allclose(tensor, reference["weights"][name], atol=2e-4), (stage, name)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_adapters_give_the_same_under_every_stage(tmp_path, ranks):
+    pytest.importorskip("peft", reason="needs peft")
+    stages = ["plain-lora", "0-lora", "1-lora", "2-lora", "3-lora", "plain"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(ranks), "--master_port", free_port()]
+    done = subprocess.run(
+        [*command, str(ROOT / "tests" / "policy" / "equivalence.py"), str(tmp_path), *stages],
+        capture_output=True, text=True, timeout=600, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = torch.load(tmp_path / f"results-{ranks}.pt")
+    whole, plain = found.pop("plain"), found["plain-lora"]
+    moved = [name for name, tensor in plain["weights"].items() if not torch.equal(tensor, whole["start"][name])]
+    assert len(moved) == 7 * 3, "the linear layers, and no other weights"
+    for stage, result in found.items():
+        assert result["norms"] == pytest.approx(plain["norms"], rel=5e-5), stage
+        assert all(unchanged for _, _, unchanged in result["skipped"]), stage
+        assert list(result["weights"]) == list(whole["weights"]), stage
+        for name, tensor in result["weights"].items():
+            assert torch.allclose(tensor, plain["weights"][name], atol=2e-4), (stage, name)
+            assert torch.equal(tensor, whole["start"][name]) == (name not in moved), (stage, name)
+        for kind, exact in (("logprobs", plain["logprobs"]), ("ref_logprobs", whole["start_logprobs"])):
+            for a, b in zip(result[kind], exact, strict=True):
+                assert torch.allclose(a, b, atol=1e-3 if kind == "logprobs" else 1e-5), (stage, kind)
+        loaded = dict(AutoModelForCausalLM.from_pretrained(tmp_path / f"export-{stage}").named_parameters())
+        assert all(torch.equal(tensor, loaded[name]) for name, tensor in result["weights"].items()), stage
+
+
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
     """One plain process."""

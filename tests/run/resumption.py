@@ -1,6 +1,7 @@
 """Run under torchrun by tests/run/test_checkpoint.py: what a new policy does with the shards of another one.
 
-torchrun --nproc_per_node N resumption.py OUT CASE [CASE ...]        CASE: plain or a ZeRO stage, ":", the dtype
+torchrun --nproc_per_node N resumption.py OUT CASE [CASE ...]        CASE: plain or a ZeRO stage, ":", the dtype, and
+":lora" with adapters
 """
 
 import os
@@ -19,12 +20,13 @@ from minirl.utils.distributed import Ranks
 from tests.policy.equivalence import rollouts
 
 
-def make(stage: str, dtype: str) -> Policy:
+def make(stage: str, dtype: str, adapters: str = "") -> Policy:
     os.environ["ACCELERATE_USE_DEEPSPEED"] = str(stage != "plain").lower()
     os.environ["ACCELERATE_DEEPSPEED_ZERO_STAGE"] = stage if stage != "plain" else "0"
     os.environ["ACCELERATE_DEEPSPEED_ZERO3_INIT"] = str(stage == "3").lower()
     AcceleratorState._reset_state(True)
     arguments = ["--rollout.engine=vllm", "--optimizer.micro_batch_tokens=40", f"--model.dtype={dtype}"]
+    arguments += ["--model.lora.r=4"] * bool(adapters)
     return Policy(load(arguments), Ranks(dtype), len(tiny.tokenizer()))
 
 
@@ -60,7 +62,7 @@ def run(case: str, out: Path) -> dict:
     resumed = [whole(second), step(second, batch), whole(second), packed(second)]
     # Shards of an unsharded policy, read by this one
     third = make(*case.split(":"))
-    shards.unpack(third, sorted((out / "plain:float32").iterdir()))
+    shards.unpack(third, sorted((out / f"plain:float32{':lora' * case.endswith('lora')}").iterdir()))
     return {"went on": went_on, "resumed": resumed, "from plain": whole(third)}
 
 

@@ -95,22 +95,29 @@ if importlib.util.find_spec("deepspeed"):
 
 
 @pytest.mark.slow
-def test_two_ranks_resume_to_the_bit_plain_and_under_every_stage(tmp_path):
+@pytest.mark.parametrize("adapters", ["", ":lora"])
+def test_two_ranks_resume_to_the_bit_plain_and_under_every_stage(tmp_path, adapters):
+    if adapters:
+        pytest.importorskip("peft", reason="needs peft")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", free_port()]
     done = subprocess.run(
-        [*command, str(ROOT / "tests" / "run" / "resumption.py"), str(tmp_path), *CASES],
+        [*command, str(ROOT / "tests" / "run" / "resumption.py"), str(tmp_path), *(f"{case}{adapters}" for case in CASES)],
         capture_output=True, text=True, timeout=200, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     results = torch.load(tmp_path / "results.pt")
-    plain = results["plain:float32"]["went on"][0]
+    plain = results[f"plain:float32{adapters}"]["went on"][0]
     for case, result in results.items():
         (before, norm, after, packed), (before2, norm2, after2, packed2) = result["went on"], result["resumed"]
         assert (norm, packed) == (norm2, packed2), case
         for name, tensor in before.items():
             assert torch.equal(tensor, before2[name]), (case, name)
             assert torch.equal(after[name], after2[name]), (case, name)
-            assert torch.equal(result["from plain"][name], plain[name].to(tensor.dtype)), (case, name)
+            read, saved = result["from plain"][name], plain[name].to(tensor.dtype)
+            # merged with a base in bfloat16, not with one in float32 that is rounded later
+            half = bool(adapters) and "bfloat16" in case
+            again = torch.allclose(read, saved, rtol=2**-6, atol=2e-3) if half else torch.equal(read, saved)
+            assert again, (case, name)
         assert any(not torch.equal(tensor, after[name]) for name, tensor in before.items()), f"{case} has trained"
 
 

@@ -48,5 +48,5 @@ def test_the_build_for_cpus_counts_and_what_is_not_there_is_not_mentioned(versio
 
 
 def test_commands_that_install_a_package_are_what_the_project_asks_for():
-    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["gpu"]
-    assert sorted(shlex.split(command)[2] for command in INSTALL.values()) == sorted(extra)
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert sorted(shlex.split(command)[2] for command in INSTALL.values()) == sorted(extra["gpu"] + extra["lora"])

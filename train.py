@@ -15,6 +15,7 @@ import gc
 import os
 import sys
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from math import ceil, isnan
 from typing import Any
@@ -37,7 +38,8 @@ from minirl.config.options import AlgorithmConfig, Config
 from minirl.loss import importance_weights, kl, overlong_penalty, token_weights
 from minirl.losses import Clip, PolicyLoss, TokenLoss, Tokens, loss_of, selected_by
 from minirl.policy.micro_batches import MicroBatch
-from minirl.rollout.sampler import as_group
+from minirl.rollout.continuous import continuous_batch
+from minirl.rollout.sampler import as_group, check_full
 from minirl.rollout.types import Batch, Rollout, SamplingParams
 from minirl.run.lifecycle import open_run, plan_lines
 from minirl.run.metrics import UpdateStats
@@ -71,10 +73,14 @@ def collect_batch(run: Run, progress: float) -> Batch:
 
     Without dynamic sampling: one generation batch, of which every group is kept. With it, groups without signal (all right,
     or all wrong, or as the estimator says) are dropped and more batches sampled, sized by the share kept so far, up to
-    `max_generation_batches`.
+    `max_generation_batches`. With `rollout.continuous` groups are begun one by one instead, so that no engine waits.
     """
     r, dynamic = run.config.rollout, run.config.algorithm.requirements.dynamic_sampling
     keeps = run.config.keeps(progress)
+    penalty = partial(overlong_penalty, maximum=r.max_response_tokens, buffer=run.config.algorithm.overlong_buffer)
+    if r.continuous:
+        given = run.sampler, run.order, run.prompts, run.config, run.state.surplus, run.state.kept_share
+        return continuous_batch(*given, keeps, penalty)
     params = SamplingParams(r.group_size, r.temperature, r.max_response_tokens)
     kept, generated = list(run.state.surplus), list[list[Rollout]]()
     expected = 1 / r.oversample if dynamic else 1.0  # share of groups that will have signal
@@ -87,18 +93,12 @@ def collect_batch(run: Run, progress: float) -> Batch:
         keep = min(wanted, len(drawn))  # the other groups, the last to finish, are aborted
         groups = run.sampler.groups([run.prompts[i] for _, i in drawn], [number for number, _ in drawn], params, keep=keep)
         for rollout in (rollout for group in groups for rollout in group):
-            rollout.reward += overlong_penalty(rollout.length, r.max_response_tokens, run.config.algorithm.overlong_buffer)
+            rollout.reward += penalty(rollout.length)
         generated += groups
         kept += [group for group in groups if not dynamic or keeps(as_group(group))]
         expected = max(0.1, (len(kept) - len(run.state.surplus)) / len(generated)) if dynamic else 1.0
     run.sampler.engine.sleep()
-    if len(kept) < r.prompts and r.when_exhausted == "error":
-        raise RunError(
-            f"only {len(kept)} of {r.prompts} groups have right and wrong responses after {len(generated)} sampled in "
-            f"{r.max_generation_batches} generation batches: the problems are too easy or too hard for the model; raise "
-            "rollout.group_size or rollout.max_generation_batches, or set rollout.when_exhausted=smaller; for graded rewards, "
-            "which may never count as right, there is algorithm.keep=reward"
-        )
+    check_full(len(kept), len(generated), r)
     # Groups are carried over once, and fill at most half of the next batch, so that it stays mostly on-policy.
     fresh = [group for group in kept[r.prompts :] if group[0].version == run.policy.version]
     return Batch(kept[: r.prompts], fresh[: r.prompts // 2] if r.carry_over else [], generated)

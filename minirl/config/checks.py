@@ -66,6 +66,23 @@ def check(config: Config) -> None:
         "algorithm.old_logprobs=rollout, so that their ratio is taken against the policy that sampled them",
     )
     require(
+        not r.ahead or r.continuous,
+        f"rollout.ahead={r.ahead} begins groups beyond the batch, which whole generation batches do not have: set "
+        "rollout.continuous=true, or rollout.ahead=0",
+    )
+    require(
+        not r.ahead or from_rollout or a.rollout_is != "none",
+        f"rollout.ahead={r.ahead} trains on responses that older policies have begun, which nothing here corrects: set "
+        "algorithm.rollout_is=truncate (or mask), or algorithm.old_logprobs=rollout, so that the ratio is taken against the "
+        "policy that sampled each token; or rollout.ahead=0",
+    )
+    other = "carry_over" if r.carry_over else "abort_longest" if r.abort_longest else ""
+    require(
+        not (r.continuous and other),
+        f"rollout.{other} is for whole generation batches, which rollout.continuous does not have: set it to its default"
+        + (", and rollout.ahead to what may be begun for the next batch" if r.carry_over else ""),
+    )
+    require(
         not from_rollout or a.rollout_is == "none",
         f"algorithm.rollout_is={a.rollout_is} corrects old log-probs of the trainer, which old_logprobs=rollout does not use: "
         "nothing to correct, set it to none",

@@ -169,6 +169,18 @@ class RolloutConfig:
     vllm: VllmConfig = field(default_factory=VllmConfig)
     carry_over: bool = option(False, "use surplus groups, at most half a batch, in the next batch instead of dropping them")
 
+    continuous: bool = option(
+        False,
+        "keep the engines full: groups are begun in the order drawn as there is room, and a batch is the first of them that "
+        "are kept, in that order; else whole generation batches, each to its last token",
+    )
+    ahead: float = option(
+        0.0,
+        "continuous: groups that may be begun beyond the batch, as a multiple of prompts; they are continued at the next "
+        "policy version (partial rollouts); 0: what was begun in vain is discarded",
+        minimum=0,
+    )
+
     def draws(self, groups: int) -> int:
         """Prompts to draw so that `groups` are left after `abort_longest` of them are aborted."""
         return math.ceil(groups / (1 - self.abort_longest) - 1e-9)  # 21 / 0.7 is 30.000000000000004

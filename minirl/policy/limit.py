@@ -112,6 +112,17 @@ def alive(lengths: Sequence[int], slots: int) -> tuple[np.ndarray, np.ndarray]:
     return count, count * np.arange(len(count)) - first
 
 
+def pass_seconds(
+    model: Model, hardware: Hardware, setting: Setting, count: np.ndarray, keys: np.ndarray, host: float = 0.0
+) -> np.ndarray:
+    """float[passes]: seconds of an engine's passes. count: sequences of each; keys: tokens that these attend to, in all."""
+    matrices = body_parameters(model) + model.hidden * model.vocabulary
+    token_bytes = 2 * model.layers * model.kv_heads * model.head_dim * setting.bytes
+    reading = (matrices * setting.bytes + keys * token_bytes) / (hardware.bandwidth * setting.tensor_parallel)
+    flops = forward_flops(model, 1, 0, 1) * count + forward_flops(model, 0, 1, 0) * keys
+    return np.maximum(reading, flops / (hardware.flops * setting.tensor_parallel)) + host * count
+
+
 def decode_seconds(
     model: Model, hardware: Hardware, groups: Sequence[Group], setting: Setting, host: float = 0.0,
 ) -> tuple[float, float]:  # fmt: skip
@@ -139,9 +150,8 @@ def decode_seconds(
         count, tokens = alive([length for g in share for length in g.lengths], setting.slots)
         mean_prompt = sum(g.prompt * sum(g.lengths) for g in share) / sum(sum(g.lengths) for g in share)
         keys = tokens + count * mean_prompt
-        reading = (matrices * setting.bytes + keys * token_bytes) / bandwidth
         computing = (token_flops * count + pair_flops * keys) / speed
-        last = max(last, float((np.maximum(reading, computing) + host * count).sum()))
+        last = max(last, float(pass_seconds(model, hardware, setting, count, keys, host).sum()))
         most = min(setting.slots, sum(len(g.lengths) for g in share))
         traffic = (matrices * setting.bytes * count.sum() / most + keys.sum() * token_bytes) / bandwidth
         full += (max(traffic, float(computing.sum())) + host * count.sum()) / engines

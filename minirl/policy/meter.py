@@ -76,6 +76,8 @@ class Meter:
         needed = sum(g.prompt + sum(g.lengths) - len(g.lengths) for g in trained) * a.epochs
         computed = max(1, policy.pop_updated_tokens() * policy.ranks.size)
         best = limit.step_limit(self.model, self.hardware, groups_of(batch.generated, kept), trained, setting)
+        if config.rollout.continuous:  # there is no generation batch whose tail could be worked out: it was measured
+            best["lost/tail"] = batch.metrics["time/lost_tail"]
         metered = limit.meter(best, seconds, max(0.0, 1 - needed / computed))
         share = metered.pop("limit/share")
         names = {name: f"time/{name.replace('/', '_').removesuffix('_step')}" for name in metered}

@@ -42,7 +42,7 @@ class MicroBatch:
         self.token_weights = self.flat([weights[i] for i in self.indices])
         self.advantages = self.flat([r.advantages for r in self.rollouts])
         self.rollout_logprobs = self.flat([r.completion.logprobs for r in self.rollouts])
-        self.versions = self.flat([r.version for r in self.rollouts])
+        self.versions = self.flat([r.versions for r in self.rollouts])
         for name in ("old_logprobs", "ref_logprobs"):
             values = [getattr(r, name) for r in self.rollouts]
             if values and all(v is not None for v in values):

@@ -7,6 +7,7 @@ does not depend on the rest of its batch or on the number of ranks, up to roundi
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -17,7 +18,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from minirl.rollout.types import LENGTH, STOP, Completion, EnginePolicy, SamplingParams
+from minirl.rollout.types import LENGTH, STOP, Completion, EnginePolicy, Rollout, SamplingParams
 from minirl.utils.memory import memory_suffices
 
 ROOM = 256  # response tokens that a KV cache has room for at first; when full, it is copied into one of twice the size
@@ -100,17 +101,37 @@ class TransformersEngine:
         for start in range(0, len(order), width):
             batch = sorted(order[start : start + width])
             share = (start + len(batch)) * keep // len(order) - start * keep // len(order)
+            if not share:
+                continue
             with memory_suffices(partial(explain_memory, len(batch), params.n)):
-                groups = self._batch([prompts[i] for i in batch], params, [seeds[i] for i in batch], share)
+                numbers = uniforms([seeds[i] for i in batch], params.n, params.max_tokens)
+                limits = self.limits(len(batch) * params.n, params)
+                groups = self._batch([prompts[i] for i in batch], params, numbers, limits, share)
             yield from ((batch[i], completions) for i, completions in groups)
+
+    def extend(
+        self, rollouts: Sequence[Rollout], keys: Sequence[tuple[int, int]], params: SamplingParams, tokens: int
+    ) -> list[Completion]:
+        """See `Engine.extend`. The responses' tokens so far are computed anew; numbers are those of an uninterrupted one."""
+        self.model.eval()
+        one, pieces = replace(params, n=1, max_tokens=tokens), list[Completion]()
+        for start in range(0, len(rollouts), self.max_sequences):
+            part = rollouts[start : start + self.max_sequences]
+            prefixes = [[*r.prompt_ids, *r.completion.ids.tolist()] for r in part]
+            pairs = zip(part, keys[start : start + self.max_sequences], strict=True)
+            numbers = np.array([uniforms_of(seed, j, r.length + tokens)[r.length :] for r, (seed, j) in pairs])
+            limits = torch.tensor([min(tokens, params.max_tokens - r.length) for r in part])
+            with memory_suffices(partial(explain_memory, len(part), 1)):
+                found = dict(self._batch(prefixes, one, numbers, limits, len(part)))
+            pieces += [found[i][0] for i in range(len(part))]
+        return pieces
 
     @torch.no_grad()
     def _batch(
-        self, prompts: list[list[int]], params: SamplingParams, seeds: list[int], wanted: int
+        self, prompts: list[list[int]], params: SamplingParams, uniform_numbers: np.ndarray, limits: Tensor, wanted: int
     ) -> list[tuple[int, list[Completion]]]:
-        """(index in `prompts`, completions) of the `wanted` groups that finish first."""
-        if not wanted:
-            return []
+        """(index in `prompts`, completions) of the `wanted` groups that finish first. uniform_numbers: float64[rows,
+        params.max_tokens], limits: int[rows], length limit, of each completion."""
         device, n = self.model.device, params.n
         stop_ids = self.stop_ids.to(device)
         longest = max(map(len, prompts))
@@ -126,10 +147,10 @@ class TransformersEngine:
         position = mask.sum(-1, keepdim=True)
 
         rows = len(prompts) * n
-        uniform = torch.from_numpy(uniforms(seeds, n, params.max_tokens)).to(device)
+        uniform = torch.from_numpy(uniform_numbers).to(device)
         tokens = torch.zeros(rows, params.max_tokens, dtype=torch.long, device=device)
         logprobs = torch.zeros(rows, params.max_tokens, device=device)
-        lengths = self.limits(rows, params).to(device)
+        lengths = limits.to(device)
         alive = torch.arange(rows, device=device)  # row of each sequence still in the batch
         done = torch.zeros(rows, dtype=torch.bool, device=device)
         for t in range(params.max_tokens):
@@ -191,6 +212,11 @@ def uniforms(seeds: Sequence[int], n: int, tokens: int) -> np.ndarray:
         bits.state = state
         generator.random(out=numbers[row])
     return numbers
+
+
+def uniforms_of(seed: int, j: int, tokens: int) -> np.ndarray:
+    """float64[tokens]: the numbers of row (seed, j) of `uniforms`."""
+    return np.random.Generator(np.random.Philox(key=np.array([seed, j], dtype=np.uint64))).random(tokens)
 
 
 def draw(logits: Tensor, uniform: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]:

@@ -35,6 +35,7 @@ def dumps(groups: Sequence[Sequence[Rollout]]) -> bytes:
         "ids": [r.completion.ids for r in rollouts],
         "logprobs": [r.completion.logprobs for r in rollouts],
     }
+    columns["versions"] = [r.completion.versions for r in rollouts if r.completion.versions is not None]
     for name in PER_TOKEN:
         columns[name] = [np.atleast_1d(value) for r in rollouts if (value := getattr(r, name)) is not None]
     texts = [
@@ -44,6 +45,7 @@ def dumps(groups: Sequence[Sequence[Rollout]]) -> bytes:
             # Shape of each array: null for None, [] for one number for all tokens.
             "shapes": {name: None if (value := getattr(r, name)) is None else list(np.shape(value)) for name in PER_TOKEN},
             "prompt_tokens": len(r.prompt_ids), "tokens": r.length, "weight": r.weight,
+            "versions": r.completion.versions is not None,
         }
         for r in rollouts
     ]  # fmt: skip
@@ -82,14 +84,18 @@ def _rollouts(texts: list[dict[str, Any]], arrays: dict[str, NDArray]) -> list[R
 
     tokens = [text["tokens"] for text in texts]
     prompts = column("prompt_ids", [text["prompt_tokens"] for text in texts])
-    rows = zip(texts, prompts, column("ids", tokens), column("logprobs", tokens), arrays["rewards"].tolist(), strict=False)
+    versions = column("versions", [text["tokens"] * text.get("versions", False) for text in texts])
+    rows = zip(
+        texts, prompts, column("ids", tokens), column("logprobs", tokens), versions, arrays["rewards"].tolist(), strict=False
+    )
     rollouts = [
         Rollout(
-            text["group"], text["prompt"], text["gold"], prompt.tolist(), Completion(ids, logprobs, text["finish"]),
-            text["version"], text["text"], Verdict(**text["verdict"]), reward,
+            text["group"], text["prompt"], text["gold"], prompt.tolist(),
+            Completion(ids, logprobs, text["finish"], of_tokens if text.get("versions") else None), text["version"],
+            text["text"], Verdict(**text["verdict"]), reward,
             weight=text.get("weight", 1.0),
         )
-        for text, prompt, ids, logprobs, reward in rows
+        for text, prompt, ids, logprobs, of_tokens, reward in rows
     ]  # fmt: skip
     for name in PER_TOKEN:
         shapes = [text["shapes"][name] for text in texts]

@@ -4,12 +4,14 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from minirl.advantages import Group, place_of
+from minirl.config.options import RolloutConfig
 from minirl.data.prompts import Prompt
 from minirl.rollout.types import Completion, Engine, Rollout, SamplingParams
 from minirl.utils.distributed import Ranks
@@ -91,32 +93,44 @@ class Sampler:
             self.watch(done * sampling.n, of)
             if self.ranks.rank % self.engine.ranks_per_engine:
                 continue  # all ranks of an engine sample the same responses; the first one verifies them
-            group = []
-            for completion in completions:
-                text = self.text(completion)
-                info = {
-                    "group": numbers[i], "finish": completion.finish, "tokens": len(completion.ids), "prompt": prompts[i].text,
-                }  # fmt: skip
-                if has_custom_reward(self.pool):
-                    info["raw"] = self.tokenizer.decode(completion.ids)
-                group.append((completion, text, submit(self.pool, prompts[i].problem, text, info)))
-            yield i, group
+            yield i, [(completion, *self.submitted(prompts[i], numbers[i], completion)) for completion in completions]
+
+    def submitted(self, prompt: Prompt, number: int, completion: Completion) -> tuple[str, Future[Verdict]]:
+        """(text of a response, its future verdict). number: the draw number of its prompt."""
+        text = self.text(completion)
+        info = {"group": number, "finish": completion.finish, "tokens": len(completion.ids), "prompt": prompt.text}
+        if has_custom_reward(self.pool):
+            info["raw"] = self.tokenizer.decode(completion.ids)
+        return text, submit(self.pool, prompt.problem, text, info)
 
     def generate(
         self, prompts: Sequence[list[int]], sampling: SamplingParams, seeds: Sequence[int], keep: int | None
     ) -> Iterator[tuple[int, list[Completion]]]:
         """The engine's completions. RunError when it fails."""
-        try:
+        with self.healthy(f"{sampling.n} responses to each of {len(prompts)} prompts"):
             yield from self.engine.generate(prompts, sampling, seeds, keep)
+
+    def extend(
+        self, rollouts: Sequence[Rollout], keys: Sequence[tuple[int, int]], sampling: SamplingParams, tokens: int
+    ) -> list[Completion]:
+        """The engine's next tokens of unfinished responses. RunError when it fails."""
+        with self.healthy(f"the next tokens of {len(rollouts)} responses"):
+            return self.engine.extend(rollouts, keys, sampling, tokens) if rollouts else []
+
+    @contextmanager
+    def healthy(self, work: str) -> Iterator[None]:
+        """Makes a RunError of an engine's failure at `work`."""
+        try:
+            yield
         except (ConfigError, RunError):
             raise
         except Exception as error:  # an engine may raise anything
             traceback.print_exc()
             raise RunError(
-                f"{type(self.engine).__name__} failed while it sampled {sampling.n} responses to each of {len(prompts)} "
-                f"prompts: {type(error).__name__}: {' '.join(str(error).split())[:300]}; start the same command again to "
-                "resume, and if it fails again lower rollout.max_sequences, rollout.max_response_tokens or "
-                "rollout.vllm.gpu_memory_utilization (eval.py: --max-sequences, --max-tokens, --gpu-memory)"
+                f"{type(self.engine).__name__} failed while it sampled {work}: {type(error).__name__}: "
+                f"{' '.join(str(error).split())[:300]}; start the same command again to resume, and if it fails again lower "
+                "rollout.max_sequences, rollout.max_response_tokens or rollout.vllm.gpu_memory_utilization (eval.py: "
+                "--max-sequences, --max-tokens, --gpu-memory)"
             ) from error
 
     def text(self, completion: Completion) -> str:
@@ -169,6 +183,17 @@ def relabel(labeller: Callable[..., Any], problem: Problem, rollouts: Sequence[R
         raise RunError(f"verifier.labeller failed on problem {problem.id}: {said}{place_of(error)}") from error
     for rollout, label in zip(rollouts, labels, strict=True):
         rollout.verdict = replace(rollout.verdict, label=label)
+
+
+def check_full(kept: int, sampled: int, rollout: RolloutConfig) -> None:
+    """RunError when a batch is to be full and only `kept` groups of those sampled have signal."""
+    if kept < rollout.prompts and rollout.when_exhausted == "error":
+        raise RunError(
+            f"only {kept} of {rollout.prompts} groups have right and wrong responses after {sampled} sampled in "
+            f"{rollout.max_generation_batches} generation batches: the problems are too easy or too hard for the model; raise "
+            "rollout.group_size or rollout.max_generation_batches, or set rollout.when_exhausted=smaller; for graded rewards, "
+            "which may never count as right, there is algorithm.keep=reward"
+        )
 
 
 def stable_seed(*parts: int) -> int:

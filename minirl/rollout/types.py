@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,11 +28,13 @@ class SamplingParams:
 @dataclass(frozen=True)
 class Completion:
     """One response. ids: int32[T], the stop token included; logprobs: float32[T], nats, under the sampling distribution;
-    finish: "stop", or "length" when the length limit cut it."""
+    finish: "stop", or "length" when the length limit cut it, or "" while it is unfinished; versions: int32[T], of the policy
+    that sampled each token, None where that is one and the same."""
 
     ids: NDArray[np.int32]
     logprobs: NDArray[np.float32]
     finish: str
+    versions: NDArray[np.int32] | None = None
 
 
 class EnginePolicy(Protocol):
@@ -71,6 +73,16 @@ class Engine(Protocol):
         """
         ...
 
+    def extend(
+        self, rollouts: Sequence["Rollout"], keys: Sequence[tuple[int, int]], params: SamplingParams, tokens: int
+    ) -> list[Completion]:
+        """The next tokens of each unfinished response, at most `tokens` and not beyond `params.max_tokens` in all; these new
+        ones only, with the finish "length" at either limit.
+
+        keys: (seed of the prompt, place in its group) of each response; they and the number of its tokens so far seed it.
+        """
+        ...
+
     def sync(self, policy: EnginePolicy) -> None:
         """Loads the policy's weights, takes its version and drops all caches of the old weights. Wakes the engine up."""
         ...
@@ -83,9 +95,9 @@ class Engine(Protocol):
 @dataclass
 class Rollout:
     """A completion with its prompt, verdict and reward. group: draw number of its prompt, the group's id; version: of the
-    policy that sampled it; old_logprobs, entropies: of the trainer before the update, ref_logprobs: of the reference model,
-    float32[T] each, nats; advantages: float64[T] or one number for all tokens; weight: of
-    the response in the loss, 0 leaves it out."""
+    policy that sampled it, or its last token; old_logprobs, entropies: of the trainer before the update, ref_logprobs: of the
+    reference model, float32[T] each, nats; advantages: float64[T] or one number for all tokens; weight: of the response in the
+    loss, 0 leaves it out."""
 
     group: int
     prompt: str
@@ -108,6 +120,11 @@ class Rollout:
         return len(self.completion.ids)
 
     @property
+    def versions(self) -> NDArray[np.int32] | int:
+        """Of the policy that sampled each token: int32[T] or one number for all."""
+        return self.version if self.completion.versions is None else self.completion.versions
+
+    @property
     def truncated(self) -> bool:
         """Whether the length limit cut the response."""
         return self.completion.finish == LENGTH
@@ -115,9 +132,16 @@ class Rollout:
 
 @dataclass
 class Batch:
-    """The groups of a step. groups: to train on; surplus: carried over to the next step; generated: all that were sampled in
-    this one."""
+    """The groups of a step. groups: to train on; surplus: carried over to the next step, unfinished ones too with
+    rollout.ahead; generated: all that were sampled in this one, with rollout.continuous those drawn up to the batch's last;
+    metrics: of sampling itself."""
 
     groups: list[list[Rollout]]
     surplus: list[list[Rollout]]
     generated: list[list[Rollout]]
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def tokens(self) -> int:
+        """Response tokens that were sampled in the step, for whatever batch."""
+        return int(self.metrics.get("sampling/new_tokens", sum(r.length for group in self.generated for r in group)))

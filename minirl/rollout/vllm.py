@@ -11,6 +11,7 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ import numpy as np
 import torch
 
 from minirl.config.options import Config
-from minirl.rollout.types import LENGTH, STOP, Completion, EnginePolicy, SamplingParams
+from minirl.rollout.sampler import stable_seed
+from minirl.rollout.types import LENGTH, STOP, Completion, EnginePolicy, Rollout, SamplingParams
 from minirl.utils.console import say
 from minirl.utils.errors import ConfigError, RunError
 from minirl.utils.memory import memory_suffices
@@ -153,11 +155,8 @@ class VllmEngine:
             name = str(self.requests)
             self.requests += 1
             open_requests[i] = self.engine.add_request(name, {"prompt_token_ids": prompt}, self.parameters(params, seed))
-        scheduler = self.engine.engine_core.engine_core.scheduler
         while missing and self.engine.has_unfinished_requests():
-            self.progress(scheduler.get_request_counts()[0])  # running requests get one token each in the next step
-            # The request's name is its number; 0.32 appends a random suffix.
-            finished = {int(o.request_id.split("-")[0]) - first: o.outputs for o in self.step() if o.finished}
+            finished = self.finished(first)
             for i in sorted(finished):
                 del open_requests[i]
                 if missing:
@@ -165,6 +164,30 @@ class VllmEngine:
                     yield i, [completion_of(output, self.vocabulary) for output in finished[i]]
         # By vLLM's internal ids: by ours, it would keep the state of requests of which some completions have finished.
         self.engine.abort_request(list(open_requests.values()), internal=True)
+        self.reset_prefix_cache()
+
+    def extend(
+        self, rollouts: Sequence[Rollout], keys: Sequence[tuple[int, int]], params: SamplingParams, tokens: int
+    ) -> list[Completion]:
+        """See `Engine.extend`. Each is a request of its own, whose keys and values of the slice before are in the prefix cache
+        unless the weights have changed. A generator begins anew with a request, so its seed depends on the tokens so far."""
+        first = self.requests
+        for rollout, (seed, j) in zip(rollouts, keys, strict=True):
+            one = replace(params, n=1, max_tokens=min(tokens, params.max_tokens - rollout.length))
+            ids = {"prompt_token_ids": [*rollout.prompt_ids, *rollout.completion.ids.tolist()]}
+            self.engine.add_request(str(self.requests), ids, self.parameters(one, stable_seed(seed, j, rollout.length)))
+            self.requests += 1
+        found: dict[int, Any] = {}
+        while self.engine.has_unfinished_requests():
+            found |= self.finished(first)
+        return [completion_of(found[i][0], self.vocabulary) for i in range(len(rollouts))]
+
+    def finished(self, first: int) -> dict[int, Any]:
+        """One step of the engine; outputs of the requests that it finished, by their numbers from `first` on."""
+        # Running requests get one token each.
+        self.progress(self.engine.engine_core.engine_core.scheduler.get_request_counts()[0])
+        # The request's name is its number; 0.32 appends a random suffix.
+        return {int(o.request_id.split("-")[0]) - first: o.outputs for o in self.step() if o.finished}
 
     def step(self) -> list[Any]:
         """One step of the engine. RunError, with what to lower, when it runs out of memory."""

@@ -42,9 +42,10 @@ STARTING_WEIGHTS = "the starting model's weights"
 @dataclass
 class State:
     """The state of a run between two steps. step: the last one done; position: prompts drawn; version: of the policy;
-    evaluations: (step, result); seconds: run time so far; metrics_bytes: length of metrics.jsonl; surplus: groups carried over;
-    nonfinite: optimizer steps in a row that were skipped; empty: batches in a row without signal; tokens, training_seconds:
-    generated in, and spent on, all steps so far."""
+    evaluations: (step, result); seconds: run time so far; metrics_bytes: length of metrics.jsonl; surplus: groups carried over,
+    with rollout.ahead unfinished ones too; nonfinite: optimizer steps in a row that were skipped; empty: batches in a row
+    without signal; tokens, training_seconds: generated in, and spent on, all steps so far; kept_share: of the last step's
+    groups, by dynamic sampling, 0 if unknown."""
 
     step: int = 0
     position: int = 0
@@ -57,6 +58,7 @@ class State:
     empty: int = 0
     tokens: int = 0
     training_seconds: float = 0.0
+    kept_share: float = 0.0
 
     @property
     def best(self) -> int | None:

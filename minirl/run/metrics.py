@@ -22,6 +22,7 @@ from minirl.verify.types import EMPTY_ANSWER, ERROR, NO_ANSWER, RIGHT, TIMEOUT, 
 
 SUMS = (
     "tokens", "entropy", "approx_kl", "ref_kl", "clip_high", "clip_low", "clip_dual", "rollout_is_weight", "rollout_is_masked",
+    "old_tokens", "version_lag",
     "rollout_logprob_diff_mean", "rollout_kl", "known_entropy", "trainer_nll", "rollout_nll", "trainer_nll_squared",
     "rollout_nll_squared", "known_tokens",
 )  # fmt: skip
@@ -155,6 +156,8 @@ class UpdateStats:
             "clip_dual": (of.clipped_dual, counted),
             "rollout_is_weight": (of.rollout_is, counted),
             "rollout_is_masked": (of.rollout_is == 0, counted),
+            "old_tokens": (micro.versions < self.version, counted),
+            "version_lag": (self.version - micro.versions, counted),
             "rollout_logprob_diff_mean": (difference, known),
             "rollout_kl": (kl(micro.rollout_logprobs, same_weights, "k3"), known),
             "known_entropy": (entropy.detach(), known),
@@ -197,7 +200,8 @@ class UpdateStats:
         """Means over the tokens of all ranks.
 
         policy/rollout_logprob_diff_mean, _max: |trainer - sampler| log-prob, nats, at the weights that sampled; rollout_kl:
-        KL(sampler || trainer); rollout_is_weight: mean importance weight; rollout_is_masked: share of tokens where it is 0.
+        KL(sampler || trainer); rollout_is_weight: mean importance weight; rollout_is_masked: share of tokens where it is 0;
+        old_tokens: share of tokens sampled before the step's policy; version_lag: mean optimizer steps between the two.
         Of the same tokens as the first: rollout_spread: standard deviation of the sampler's log-probs / of the trainer's, about
         1 / temperature where the sampler's differs; nll_excess: trainer's mean -log-prob / mean entropy - 1, 0 on average where
         the sampler draws from the trainer's distribution and no group is dropped.

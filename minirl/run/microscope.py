@@ -157,7 +157,10 @@ class Remembered:
 
     def __init__(self, sampler: Sampler) -> None:
         self.sampler, self.known = sampler, dict[int, list[Rollout]]()
-        self.engine, self.tokenizer, self.pop_timings = sampler.engine, sampler.tokenizer, sampler.pop_timings
+
+    def __getattr__(self, name: str) -> Any:
+        """What rollout.continuous works with: it has responses verified one by one, equal ones of which the pool remembers."""
+        return getattr(self.sampler, name)
 
     def groups(
         self, prompts: Sequence[Prompt], numbers: Sequence[int], params: SamplingParams, keep: int | None = None

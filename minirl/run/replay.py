@@ -94,15 +94,35 @@ class RecordedEngine:
     def generate(
         self, prompts: Sequence[list[int]], sampling: SamplingParams, seeds: Sequence[int], keep: int | None = None
     ) -> Iterator[tuple[int, list[Completion]]]:
-        """See `Engine.generate`; nothing is aborted. ConfigError when the step sampled other prompts."""
+        """See `Engine.generate`; nothing is aborted."""
         for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
-            group = self.groups.get(seed)
-            if group is None or group[0].prompt_ids != prompt or len(group) != sampling.n:
-                raise ConfigError(
-                    "the saved step has other prompts or another number of samples: data, template, tokenizer, run.seed and "
-                    "rollout.group_size must be those of the run"
-                )
-            yield i, [rollout.completion for rollout in group]
+            yield i, [rollout.completion for rollout in self.recorded(seed, prompt, sampling.n)]
+
+    def extend(
+        self, rollouts: Sequence[Rollout], keys: Sequence[tuple[int, int]], params: SamplingParams, tokens: int
+    ) -> list[Completion]:
+        """See `Engine.extend`: all that was recorded, of whatever version."""
+        return [self.rest(r, *key, params.n) for r, key in zip(rollouts, keys, strict=True)]
+
+    def rest(self, rollout: Rollout, seed: int, j: int, n: int) -> Completion:
+        """The recorded tokens that an unfinished response lacks."""
+        done, whole = rollout.completion, self.recorded(seed, rollout.prompt_ids, n)[j].completion
+        if not np.array_equal(whole.ids[: len(done.ids)], done.ids):
+            raise ConfigError("the saved step does not continue the responses that it says were begun before it")
+        rest = slice(len(done.ids), None)
+        return Completion(
+            whole.ids[rest], whole.logprobs[rest], whole.finish, None if whole.versions is None else whole.versions[rest]
+        )
+
+    def recorded(self, seed: int, prompt: list[int], n: int) -> list[Rollout]:
+        """The recorded group of `n` responses to a prompt. ConfigError when the step sampled other prompts."""
+        group = self.groups.get(seed)
+        if group is None or group[0].prompt_ids != prompt or len(group) != n:
+            raise ConfigError(
+                "the saved step has other prompts or another number of samples: data, template, tokenizer, run.seed and "
+                "rollout.group_size must be those of the run"
+            )
+        return group
 
     def sync(self, policy: Any) -> None:
         """No weights to load."""

@@ -96,11 +96,12 @@ class Reporter:
         """Appends a step to metrics.jsonl, prints its line and writes `responses`, JSON objects, to rollouts/."""
         if self.folder is None:
             return
+        sampled = metrics.get("sampling/new_tokens", metrics["sampling/tokens"])
         metrics = {
             **metrics,
             **{f"time/{key}": value for key, value in seconds.items()},
-            "speed/tokens": metrics["sampling/tokens"] / max(seconds["step"], 1e-9),
-            "speed/sample": metrics["sampling/tokens"] / max(seconds["sample"], 1e-9),
+            "speed/tokens": sampled / max(seconds["step"], 1e-9),
+            "speed/sample": sampled / max(seconds["sample"], 1e-9),
             "speed/update": metrics["sampling/trained_tokens"] * self.epochs / max(seconds["update"], 1e-9),
         }
         append_line(self.folder / "metrics.jsonl", json.dumps({"step": step, **metrics}))

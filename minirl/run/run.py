@@ -93,6 +93,6 @@ class Step:
         # The first rank's time counts, so that all ranks end at the same step.
         seconds = self.run.ranks.gather([time.perf_counter() - self.begin])[0]
         self.seconds |= self.run.sampler.pop_timings() | {"step": seconds}
-        self.run.tokens += sum(rollout.length for group in batch.generated for rollout in group)
+        self.run.tokens += batch.tokens
         self.run.training_seconds += seconds
         self.run.finish_step(self, batch, stats)

@@ -95,7 +95,7 @@ class TrainingRun(Run):
         config, before, number, position = self.config, self.state, step.number, self.order.position
         carried = [] if self.over(number) else batch.surplus  # after the last step they are wasted
         metrics = batch_metrics(batch, carried, position - before.position, step.progress, config)
-        metrics |= self.checks(batch) | stats.metrics(self.ranks) | {"optimizer/lr": step.lr}
+        metrics |= batch.metrics | self.checks(batch) | stats.metrics(self.ranks) | {"optimizer/lr": step.lr}
         metrics |= self.meter.metrics(batch, step.seconds)
         shown = Readable(batch, carried, step.progress, config)
         values = stats.pop_tokens([chosen.rollouts for chosen in shown.chosen], self.ranks)
@@ -114,6 +114,7 @@ class TrainingRun(Run):
         self.state = State(
             number, position, self.policy.version, list(self.reporter.evaluations), seconds, self.reporter.written(),
             batch.surplus, self.policy.nonfinite, empty, self.tokens, self.training_seconds,
+            len(batch.groups) / max(1, len(batch.generated)),
         )  # fmt: skip
 
     def evaluate(self, step: int, problems: int) -> None:

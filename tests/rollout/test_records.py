@@ -23,7 +23,10 @@ def rollouts(draw):
         return np.array(draw(st.lists(kind, min_size=n, max_size=n)), dtype)
 
     completion = Completion(
-        tokens(st.integers(0, 2**31 - 1), np.int32), tokens(F32, np.float32), draw(st.sampled_from(["stop", "length"]))
+        tokens(st.integers(0, 2**31 - 1), np.int32),
+        tokens(F32, np.float32),
+        draw(st.sampled_from(["stop", "length", ""])),
+        draw(st.sampled_from([None, tokens(st.integers(0, 2**31 - 1), np.int32)])),
     )
     verdict = Verdict(
         draw(st.sampled_from(["right", "wrong", "error"])), draw(TEXT), draw(st.none() | TEXT),

@@ -5,7 +5,9 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,8 +19,9 @@ from transformers import AutoModelForCausalLM
 from benchmarks.kill_resume import free_port
 from minirl.config.command_line import load
 from minirl.policy.policy import Policy
+from minirl.rollout.continuous import joined
 from minirl.rollout.engines import build_engine
-from minirl.rollout.types import Rollout, SamplingParams
+from minirl.rollout.types import LENGTH, STOP, Completion, Rollout, SamplingParams
 from minirl.rollout.vllm import completion_of, mask_ids_beyond, rounding_of_tempered_logits
 from minirl.tiny import make as tiny
 from minirl.utils.distributed import Ranks
@@ -111,6 +114,71 @@ def test_the_groups_that_finish_first_come_whole_and_nothing_of_the_rest_is_left
         assert not engine.engine.output_processor.parent_requests, "with the samples that were finished"
         engine.reset_prefix_cache()  # raises while requests are running
     assert ids == [[s.ids.tolist() for s in group] for group in collect(engine)]
+
+
+def test_a_response_in_slices_has_the_log_probs_of_the_version_of_each_token(policy, engine):
+    empty = Completion(np.empty(0, np.int32), np.empty(0, np.float32), "", np.empty(0, np.int32))
+    rollouts = [Rollout(i, "", "", p, empty, 0, "", Verdict("error"), 0.0) for i, p in enumerate(PROMPTS) for _ in range(6)]
+    keys = [(r.group, j % 6) for j, r in enumerate(rollouts)]
+
+    def extend(tokens):
+        rows = [i for i, r in enumerate(rollouts) if not r.completion.finish]
+        pieces = engine.extend([rollouts[i] for i in rows], [keys[i] for i in rows], SAMPLING, tokens)
+        for i, piece in zip(rows, pieces, strict=True):
+            assert 1 <= len(piece.ids) <= tokens
+            rollouts[i].completion = joined(rollouts[i].completion, piece, policy.version, SAMPLING.max_tokens)
+        return any(not r.completion.finish for r in rollouts)
+
+    def logprobs():
+        batch = policy.micro_batch(rollouts, list(range(len(rollouts))))
+        with torch.no_grad():
+            values = batch.split(policy.logprobs(batch)[0])
+        return dict(zip(batch.indices, values, strict=True))
+
+    first = policy.version
+    extend(3)
+    before = logprobs()
+    with torch.no_grad():
+        for parameter in policy.model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    policy.version += 2
+    engine.sync(policy)
+    while extend(3):
+        pass
+    after = logprobs()
+    for i, r in enumerate(rollouts):
+        old = r.completion.versions == first
+        assert old.tolist() == [True] * len(before[i]) + [False] * (r.length - len(before[i]))
+        assert r.completion.logprobs[old] == pytest.approx(before[i], abs=1e-4)
+        assert r.completion.logprobs[~old] == pytest.approx(after[i][~old], abs=1e-4)
+        assert r.completion.finish == (STOP if r.completion.ids[-1] == TOK.eos_token_id else LENGTH)
+        assert r.completion.finish == STOP or r.length == 10
+    assert any(len(set(r.completion.versions.tolist())) > 1 for r in rollouts)
+    # The numbers that continue a response are others than those that began it, and each response has its own
+    assert len({tuple(r.completion.ids.tolist()) for r in rollouts[:6]}) > 1
+    assert not engine.engine.has_unfinished_requests()
+    collect(engine)
+
+
+def test_a_response_in_slices_is_distributed_as_one_in_a_piece(engine):
+    """The second of two tokens, by the first: a chi-squared test against the engine's own probabilities. Numbers that came
+    again with each request would make equal tokens too frequent."""
+    empty = Completion(np.empty(0, np.int32), np.empty(0, np.float32), "")
+    n, params = 1500, SamplingParams(1, 1.0, 2)
+    rollouts = [Rollout(0, "", "", PROMPTS[2], empty, 0, "", Verdict("error"), 0.0) for _ in range(n)]
+    pairs = []
+    for _ in range(2):
+        pieces = engine.extend(rollouts, [(11, j) for j in range(n)], params, 1)
+        for r, piece in zip(rollouts, pieces, strict=True):
+            r.completion = joined(replace(r.completion, versions=np.zeros(r.length, np.int32)), piece, 0, 2)
+        pairs.append([(int(p.ids[0]), float(p.logprobs[0])) for p in pieces])
+    counts = Counter((a, b) for (a, _), (b, _) in zip(*pairs, strict=True))
+    firsts = Counter(a for a, _ in pairs[0])
+    expected = {(a, b): firsts[a] * np.exp(logprob) for (a, _), (b, logprob) in zip(*pairs, strict=True)}
+    large = [pair for pair, e in expected.items() if e >= 5]
+    statistic = sum((counts[p] - expected[p]) ** 2 / expected[p] for p in large)
+    assert len(large) > 5
+    assert statistic < len(large) + 4 * np.sqrt(2 * len(large)), "four standard deviations of chi-squared"
 
 
 def test_responses_keep_their_stop_token_and_say_why_they_ended(engine):
@@ -237,6 +305,22 @@ def test_two_ranks_that_hold_one_engine_together_give_the_curve_of_one(tmp_path,
         assert a["sampling/tokens"] == b["sampling/tokens"]
         assert a["optimizer/grad_norm"] == pytest.approx(b["optimizer/grad_norm"], rel=1e-3)
         assert b["policy/rollout_logprob_diff_max"] < 1e-4
+
+
+@pytest.mark.slow
+def test_a_run_that_continues_responses_at_the_next_version_is_resumed_and_replayed(tmp_path):
+    ahead = ("--rollout.continuous=true", "--rollout.ahead=1", "--algorithm.rollout_is=truncate", "--rollout.temperature=1.3",
+             "--run.save_every=1", "--run.keep=3", "--rollout.max_sequences=24")  # fmt: skip
+    launch(tmp_path / "whole", *ahead)
+    one = rows(tmp_path / "whole")
+    assert sum(row["sampling/unfinished_responses"] for row in one) > 0
+    assert one[-1]["policy/old_tokens"] > 0
+    launch(tmp_path / "whole", *ahead, "--resume", str(tmp_path / "whole" / "checkpoints" / "step000001"))
+    assert_same_curve(one, tmp_path / "whole")
+    command = [sys.executable, str(ROOT / "train.py"), "--replay", str(tmp_path / "whole" / "step3")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=230, cwd=ROOT, check=False,
+                          env=os.environ | {"PYTHONPATH": str(ROOT)})  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
 @pytest.mark.slow

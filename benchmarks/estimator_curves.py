@@ -47,10 +47,10 @@ def command() -> str:
 
 
 def slim(results: dict[str, Any]) -> dict[str, Any]:
-    """`results` with only the curves that the pages show."""
+    """`results` with only the curves that the pages show, and the command as it is documented."""
     keep = {*SHOWN.values(), "policy/entropy"}
     runs = [run | {"curves": {key: run["curves"][key] for key in keep if key in run["curves"]}} for run in results["runs"]]
-    return results | {"runs": runs}
+    return results | {"runs": runs, "command": command()}
 
 
 def points(d: Difference) -> str:

@@ -24,6 +24,7 @@ def test_every_page_has_the_numbers_of_the_results(results):
 
 def test_the_command_trains_every_estimator(results):
     assert curves.command().split()[4].split(",") == list(results["arms"])
+    assert results["command"] == curves.command()
 
 
 def test_the_numbers_of_a_page_counted_by_hand(results):

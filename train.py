@@ -43,11 +43,11 @@ from minirl.rollout.sampler import as_group, check_full
 from minirl.rollout.types import Batch, Rollout, SamplingParams
 from minirl.run.lifecycle import open_run, plan_lines
 from minirl.run.metrics import UpdateStats
-from minirl.run.microscope import microscope
 from minirl.run.run import Run
 from minirl.utils.console import leave, say
 from minirl.utils.errors import ConfigError, RunError, RunFinished, ends_the_run
 from minirl.verify.types import VerifierError
+from minirl.watch.microscope import microscope
 
 gc.enable()
 

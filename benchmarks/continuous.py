@@ -3,7 +3,7 @@
 The seconds that a step's sampling takes on the GPUs of the config's plan section: in whole generation batches, as train.py
 sizes them, or with groups begun one by one (`rollout.continuous`) and more or less begun beyond the batch (`rollout.ahead`).
 The scheduler is the product's own (minirl/rollout/continuous.py); engines are a clock that is advanced by what each pass reads
-and computes (minirl/policy/limit.py), at the shares of the peaks in benchmarks/limit.py, and by the host's work for each
+and computes (minirl/watch/limit.py), at the shares of the peaks in benchmarks/limit.py, and by the host's work for each
 sequence and request. Lengths are log-normal, then cut.
     --mean 2048 --sigma 1   of a response before it is cut      --shared 0   share of sigma^2 that a group's responses share
     --prompt 150            tokens of a prompt                  --kept 0.5 0.85   shares of groups that are kept

@@ -4,7 +4,7 @@ For each config, on the GPUs of its plan section, by phase: at the limit (every 
 bandwidth, nothing thrown away or computed twice, no tail) and as estimated in practice. Lengths are log-normal, then cut.
     --mean 2048 --sigma 1   of a response before it is cut           --prompt 150   tokens of a prompt
     --kept 0.5 0.85         shares of groups that dynamic sampling keeps, a column each
-    --gpu H200              one of minirl/policy/limit.py
+    --gpu H200              one of minirl/watch/limit.py
 --hardware: products and bandwidth that this machine reaches, measured.
 --check: a model's update and decoding on this machine, measured, beside the limit by what --hardware measures.
 
@@ -120,11 +120,11 @@ def check(hardware: Any, seconds: float = 3.0) -> list[dict[str, Any]]:
     from functools import partial
 
     from minirl.policy.logprobs import LogprobHead
-    from minirl.policy.meter import best_seconds
     from minirl.policy.micro_batches import packed_micro_batch
     from minirl.policy.model import with_fused_norms
     from minirl.rollout.types import Completion, Rollout
     from minirl.verify.types import Verdict
+    from minirl.watch.meter import best_seconds
 
     model.set_attn_implementation("packed")
     head = LogprobHead(with_fused_norms(model), 1.0, 4096, False)
@@ -178,7 +178,7 @@ def main() -> None:
     parser.add_argument("--rows", help="with --hardware or --check: file for a JSON line a row; rows that it has are skipped")
     arguments = parser.parse_args()
     if arguments.hardware or arguments.check:
-        from minirl.policy.meter import measured_hardware
+        from minirl.watch.meter import measured_hardware
 
         here = measured_hardware()
         row: dict[str, Any] = {"device": here.name, "TFLOP/s": here.flops / 1e12, "GB/s": here.bandwidth / 1e9}
@@ -192,9 +192,9 @@ def main() -> None:
     if not arguments.configs:
         sys.exit("limit.py: name a config, or --hardware or --check")
     from minirl.config.command_line import load
-    from minirl.policy.limit import hardware_of
     from minirl.policy.model import model_config
     from minirl.policy.plan import measure
+    from minirl.watch.limit import hardware_of
 
     def described(config: Any) -> Any:
         """The model's config: of a Qwen3 by its size, without asking the Hub."""
@@ -203,7 +203,7 @@ def main() -> None:
 
     hardware = hardware_of(arguments.gpu)
     if hardware is None:
-        sys.exit(f"limit.py: no GPU called {arguments.gpu!r} is in minirl/policy/limit.py")
+        sys.exit(f"limit.py: no GPU called {arguments.gpu!r} is in minirl/watch/limit.py")
     shown: dict[str, dict[str, Any]] = {}
     for path in arguments.configs:
         config = load([path])

@@ -78,7 +78,7 @@ def metrics_of(folder: Path, options: list[str], lost_pushes: bool = False) -> l
     """The metrics of a run with these options, which is made if it is not there; prints its diagnoses."""
     import train
     from minirl.config.command_line import load
-    from minirl.run.diagnoses import diagnose
+    from minirl.watch.diagnoses import diagnose
 
     config = load([*options, "--run-dir", str(folder)])
     with engines_that_lose_pushes() if lost_pushes else contextlib.nullcontext():

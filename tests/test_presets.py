@@ -10,7 +10,8 @@ from benchmarks.common import qwen3_config
 from benchmarks.limit import batches, estimate
 from minirl.config.command_line import load
 from minirl.config.options import every_option
-from minirl.policy import limit, plan
+from minirl.policy import plan
+from minirl.watch import limit
 from tests.conftest import ROOT
 
 CONFIGS = ROOT / "configs"

@@ -1,6 +1,6 @@
 """What the gradients of several estimators on one saved batch have in common: norms, cosines, noise, what they move most.
 
-The gradients come from minirl/run/microscope.py; docs/microscope.md says how to read the result. A gradient, of P parameters,
+The gradients come from minirl/watch/microscope.py; docs/microscope.md says how to read the result. A gradient, of P parameters,
 is the sum of a part from each group; U groups in all that any estimator trains on. Groups are the sample: their parts are
 resampled, with the batch's number of tokens and an estimator's statistics of the whole batch left as they are.
 """

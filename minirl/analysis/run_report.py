@@ -15,9 +15,9 @@ from minirl.config.command_line import resolve
 from minirl.config.options import Config, every_option
 from minirl.evaluation.held_out import read
 from minirl.evaluation.metrics import Floats, mean_intervals, powers
-from minirl.run.diagnoses import Diagnosis
 from minirl.utils.console import must_write, replace_file, say
 from minirl.verify.types import NO_ANSWER
+from minirl.watch.diagnoses import Diagnosis
 
 Evaluations = list[tuple[int, dict[str, float]]]  # (step, held-out metrics)
 History = Sequence[Mapping[str, float]]

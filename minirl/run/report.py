@@ -9,10 +9,10 @@ from typing import Any
 from tqdm import tqdm
 
 from minirl.config.options import Config, RolloutConfig
-from minirl.run.diagnoses import Diagnosis, diagnose, newly_seen
-from minirl.run.trackers import Trackers
 from minirl.utils.console import Activity, append_line, must_write, replace_file, say
 from minirl.utils.errors import RunError
+from minirl.watch.diagnoses import Diagnosis, diagnose, newly_seen
+from minirl.watch.trackers import Trackers
 
 HEADER_EVERY = 25  # steps between two headers: one is always on the screen
 COLUMNS = (  # (name, width, what it means)

@@ -16,18 +16,18 @@ from minirl.advantages import has_signal
 from minirl.analysis.run_report import write_report
 from minirl.data.prompts import Prompt
 from minirl.evaluation.held_out import evaluate, recall, write
-from minirl.policy.meter import Meter
 from minirl.rollout.sampler import as_group
 from minirl.rollout.types import Batch
 from minirl.run.batches import Batches
 from minirl.run.checkpoint import STARTING_WEIGHTS, Checkpoints, State
 from minirl.run.metrics import UpdateStats, batch_metrics
-from minirl.run.readable import Readable
 from minirl.run.report import Reporter, check_logprob_diff, check_signal
 from minirl.run.run import Run, Step
 from minirl.run.signals import Stop
 from minirl.utils.console import say
 from minirl.utils.errors import RunError
+from minirl.watch.meter import Meter
+from minirl.watch.readable import Readable
 
 WORK = {"rollout": "sampling", "old_logprobs": "log-probs", "update": "updating", "sync": "pushing weights"}
 

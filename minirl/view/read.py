@@ -19,8 +19,8 @@ from typing import Any
 import yaml
 
 from minirl.config.command_line import load
-from minirl.run.diagnoses import diagnose
 from minirl.utils.errors import ConfigError
+from minirl.watch.diagnoses import diagnose
 
 Row = dict[str, Any]
 CURVE_POINTS = 2000  # of a curve: no screen is wider

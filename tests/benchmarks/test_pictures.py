@@ -9,9 +9,9 @@ from benchmarks import pictures
 from minirl.config.command_line import load
 from minirl.rollout.types import Batch
 from minirl.run import lifecycle
-from minirl.run.diagnoses import RULES
 from minirl.run.metrics import UpdateStats, batch_metrics
 from minirl.utils.distributed import Ranks
+from minirl.watch.diagnoses import RULES
 from tests.conftest import ROOT
 
 

@@ -10,12 +10,12 @@ from minirl.data.prompts import Prompt
 from minirl.rollout.sampler import Sampler, as_group, relabel
 from minirl.rollout.types import Batch, Completion, Rollout, SamplingParams
 from minirl.run.metrics import batch_metrics
-from minirl.run.readable import readable
 from minirl.tiny import make as tiny
 from minirl.utils.distributed import Ranks
 from minirl.utils.errors import RunError
 from minirl.verify.pool.pool import VerifierPool
 from minirl.verify.types import Problem, Verdict
+from minirl.watch.readable import readable
 
 PROBLEM = Problem("p7", "1 + 1", "2")
 

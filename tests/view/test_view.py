@@ -9,9 +9,9 @@ import pytest
 
 import train
 from minirl.config.command_line import load
-from minirl.run.diagnoses import diagnose
 from minirl.view.__main__ import main
 from minirl.view.read import CURVE_POINTS, RESPONSE_CHARACTERS, flat, ordinal, read_run
+from minirl.watch.diagnoses import diagnose
 from tests.conftest import ROOT, few_problems
 
 from .folders import HOSTILE, group, write

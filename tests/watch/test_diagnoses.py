@@ -12,7 +12,7 @@ from minirl.config.command_line import load
 from minirl.data import arithmetic
 from minirl.rollout import hf
 from minirl.run import lifecycle
-from minirl.run.diagnoses import RULES, diagnose
+from minirl.watch.diagnoses import RULES, diagnose
 from tests.conftest import ROOT
 
 RUN = [

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 
 from minirl.config.options import Config
-from minirl.policy import limit, plan
-from minirl.policy.limit import Group, Hardware, Setting
+from minirl.policy import plan
 from minirl.rollout.types import Batch, Rollout
+from minirl.watch import limit
+from minirl.watch.limit import Group, Hardware, Setting
 
 
 def best_seconds(work: Callable[[], Any], seconds: float) -> float:

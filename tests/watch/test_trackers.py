@@ -6,9 +6,9 @@ import types
 import pytest
 
 from minirl.config.command_line import load
-from minirl.run import trackers
-from minirl.run.trackers import Trackers
 from minirl.utils.errors import ConfigError
+from minirl.watch import trackers
+from minirl.watch.trackers import Trackers
 
 
 @pytest.fixture

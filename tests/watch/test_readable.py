@@ -10,8 +10,8 @@ from minirl.config.command_line import load
 from minirl.policy.model import load_tokenizer
 from minirl.rollout.sampler import as_group
 from minirl.rollout.types import Batch, Completion, Rollout
-from minirl.run.readable import TOKENS, Readable, tokens
 from minirl.verify.types import Verdict
+from minirl.watch.readable import TOKENS, Readable, tokens
 
 ONE = ["--rollout.prompts=1", "--algorithm.mini_batch_prompts=1"]
 RIGHT, NOTHING = Verdict("right", key="7"), Verdict("error")

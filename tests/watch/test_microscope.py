@@ -10,7 +10,7 @@ import torch
 import train
 from minirl.config.command_line import every_estimator, load
 from minirl.policy.policy import Policy
-from minirl.run import microscope
+from minirl.watch import microscope
 from tests.conftest import few_problems
 
 RUN = [

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minirl.policy import limit
-from minirl.policy.limit import Group, Hardware, Setting
 from minirl.policy.plan import Model
+from minirl.watch import limit
+from minirl.watch.limit import Group, Hardware, Setting
 
 EIGHT = Model(8_190_735_360, 36, 4096, 151_936, 32, 8, 128, 12_288, head_norms=True)
 # 1 layer: q and o 2 * 2 * 2, k and v 2 * 2 * 1, MLP 3 * 2 * 3, 30 parameters; output layer 2 * 5; keys and values of a token 2

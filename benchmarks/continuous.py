@@ -83,7 +83,9 @@ class Simulated(Continuous):
         sampler: Any = SimpleNamespace(
             ranks=ranks, engine=engine, seed=0, labeller=None, seconds={"sample": 0.0, "verify": 0.0}, watch=lambda *_: None
         )
-        super().__init__(sampler, world.order, world.prompts, world.config, carried, share, lambda length: 0.0)
+        super().__init__(
+            sampler, world.order, world.prompts, world.config, carried, share, lambda group: True, lambda length: 0.0
+        )
         self.reports = False  # nothing to verify: the world knows what is kept
 
     def is_kept(self, group: list[Rollout]) -> bool:

@@ -100,6 +100,7 @@ SHORT = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_data_set_and_a_tracker_that_follows_the_run(tmp_path):
     printed = run("train.py", "examples/dataset.yaml", "--run-dir", str(tmp_path / "run"), *SHORT)
     assert "48 problems to train on, 16 held out" in printed
@@ -125,6 +126,7 @@ def test_a_tracker_waits_for_steps_and_gives_those_done_again_once(tmp_path, mon
     assert [row["step"] for row in tracker.follow(tmp_path)] == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_the_benchmark(tmp_path):
     chosen = ["--benchmarks", "examples/benchmark.yaml", "--benchmark", "mine", "--limit", "8"]
     run("eval.py", "embedded", *chosen, "--out", str(tmp_path / "out"))

@@ -34,6 +34,7 @@ def refused(capsys, *arguments):
     return capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_and_resumed_is_the_same_run(whole, tmp_path):
     assert start([*LORA, "--run-dir", str(tmp_path / "out"), "--stop-after=0s"]) == 0
     assert "resuming after step 1" in run(tmp_path / "out" / "config.yaml", "--stop-after=null")  # by another process

@@ -55,6 +55,7 @@ def stopped(three_steps, tmp_path):
     return shutil.copytree(three_steps, tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_after_a_step_again_and_again_is_the_same_run(whole, tmp_path, capsys):
     for done in (1, 2, 3):
         begun(tmp_path / "out")

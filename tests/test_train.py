@@ -197,6 +197,7 @@ def test_documented_options_run_together(options, tmp_path):
         assert rows[1]["sampling/carried_groups"] > 0
 
 
+@pytest.mark.slow
 def test_surplus_groups_are_counted_as_waste_when_they_are_not_carried(tmp_path):
     train.main(load([*SMALL, "--rollout.oversample=2", "--run-dir", str(tmp_path / "out")]))
     for row in metrics(tmp_path / "out"):
@@ -255,6 +256,7 @@ def test_a_graded_reward_has_a_signal_and_warns_of_missing_labels(tmp_path, caps
     assert "gives no error label" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_evaluations_and_epochs_happen_as_often_as_asked(tmp_path, capsys):
     assert start([*SMALL, "--run.steps=3", "--eval.every=1", "--algorithm.epochs=2", "--run-dir", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out

@@ -316,7 +316,7 @@ def test_an_endpoint_that_is_not_there(samples, tmp_path, capsys, monkeypatch):
         (["--endpoint", "localhost"], "cannot be reached"),
         ([], "needs --endpoint URL"),
     ):
-        assert main(["judge", samples, "--judge", "m", "--out", str(tmp_path / "out"), *more]) == 2
+        assert main(["judge", samples, "--judge", "m", "--out", str(tmp_path / "out"), "--retries", "0", *more]) == 2
         assert message in capsys.readouterr().err
 
 

@@ -35,6 +35,7 @@ def test_rows_are_judged_with_the_settings_that_they_name(row: dict, status: str
     assert grade_row(row).status == status
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"no labelled pairs in {DATA}")
 def test_accuracy_on_labelled_pairs() -> None:
     rows = [[json.loads(line) for line in (DATA / name).read_text(encoding="utf-8").splitlines()] for name in FILES]

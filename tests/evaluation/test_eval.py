@@ -125,6 +125,7 @@ def test_a_response_is_cut_before_the_first_stop_text_as_in_training(one, tmp_pa
     assert results(tmp_path / "stop")["engine"]["stop"] == ["}", "7"]
 
 
+@pytest.mark.slow
 def test_a_killed_evaluation_goes_on_to_the_same_bytes(one, tmp_path):
     command = [sys.executable, str(ROOT / "eval.py"), *SMALL, "--k", "3", "--out", str(tmp_path / "cut")]
     part = tmp_path / "cut" / "samples.rank0.jsonl"

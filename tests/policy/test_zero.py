@@ -134,6 +134,7 @@ def test_a_step_that_one_rank_spoils_is_taken_by_none_and_leaves_weights_and_opt
             assert unchanged, stage
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", HALF)
 def test_bfloat16_differs_by_its_rounding_only(results, reference, stage):
     _, stages, _ = results

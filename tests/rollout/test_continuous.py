@@ -461,6 +461,7 @@ def test_without_dynamic_sampling_and_anything_ahead_it_is_the_plain_run(run, tm
     assert ids[0] == ids[1]
 
 
+@pytest.mark.slow
 def test_two_ranks_share_the_groups_resume_exactly_and_one_replays_them(problems, tmp_path):
     folder = tmp_path / "two"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", free_port()]

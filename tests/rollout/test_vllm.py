@@ -69,6 +69,7 @@ def test_logprobs_are_those_of_the_trainer(policy, engine, temperature):
     policy.head.output.temperature = 1.0
 
 
+@pytest.mark.slow
 def test_new_weights_reach_the_engine_and_a_push_that_is_withheld_shows(policy, engine):
     before = collect(engine)
     with torch.no_grad():

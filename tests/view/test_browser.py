@@ -48,6 +48,7 @@ def test_it_shows_the_last_step_its_classes_and_reasons(clean, tmp_path):
     assert "right 3 of 10 (30%)" in " ".join(text.split())
 
 
+@pytest.mark.slow
 def test_keys_choose_step_group_and_colour_and_the_address_keeps_them(clean, tmp_path):
     page = page_of(tmp_path, write(tmp_path / "run", 3))
     clean.open(page)
@@ -120,6 +121,7 @@ def brightness(colour):
     return sum(map(int, colour[colour.index("(") + 1 : -1].split(",")[:3])) / 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True])
 def test_light_and_dark_follow_the_screen_and_a_key(clean, tmp_path, dark):
     clean.look(dark=dark)
@@ -133,6 +135,7 @@ def test_light_and_dark_follow_the_screen_and_a_key(clean, tmp_path, dark):
         clean.press("d")
 
 
+@pytest.mark.slow
 def test_a_phone_needs_no_sideways_scrolling(clean, tmp_path):
     clean.look(width=390, height=844, phone=True)
     one = write(tmp_path / "one", 2, groups=lambda rng, step: group(rng, 1, "changed", response="x" * 500, key="9" * 300))

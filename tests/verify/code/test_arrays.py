@@ -45,6 +45,7 @@ def test_an_object_that_claims_to_be_any_array_is_wrong(grade, test):
         assert grade(test, PRETENDS.replace("LENGTH", str(length))) == "wrong", length
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("test", TESTS)
 @pytest.mark.parametrize("array", ["[4.0, 4.0]", "[[4, 4], [4, 4]]"])
 def test_arrays_of_the_candidate_are_arrays(grade, test, array):

@@ -124,6 +124,7 @@ def test_there_are_seven_thieves():
     assert len(THIEVES) == 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["stdin", "call", "script"])
 def test_of_an_honest_program_and_seven_thieves_one_is_right(verifier, kind):
     tests, wrap = {

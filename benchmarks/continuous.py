@@ -29,9 +29,10 @@ from benchmarks.limit import PRACTICE
 from minirl.config.command_line import load
 from minirl.config.options import Config
 from minirl.data.prompts import Order
-from minirl.policy import limit, plan
+from minirl.policy import plan
 from minirl.rollout.continuous import Continuous
 from minirl.rollout.types import LENGTH, STOP, Batch, Completion, Rollout
+from minirl.watch import limit
 
 BLOCK = 16  # tokens of a block of vLLM's prefix cache: what is beyond the last whole one is computed again at each slice
 

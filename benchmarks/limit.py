@@ -51,7 +51,8 @@ def estimate(config: Any, model: Any, hardware: Any, arguments: argparse.Namespa
     """Seconds by phase: "limit ..." and in practice."""
     import numpy as np
 
-    from minirl.policy import limit, plan
+    from minirl.policy import plan
+    from minirl.watch import limit
 
     config = plan.fitted(config, model)
     r, a, p = config.rollout, config.algorithm, config.plan
@@ -106,7 +107,8 @@ def check(hardware: Any, seconds: float = 3.0) -> list[dict[str, Any]]:
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    from minirl.policy import limit, plan
+    from minirl.policy import plan
+    from minirl.watch import limit
 
     # Wide and shallow: products of 1,024 x 4,096 are large enough to run at the peak, and little is done beside them.
     config = Qwen3Config(

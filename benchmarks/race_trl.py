@@ -454,7 +454,8 @@ def rates(work: dict[str, Any], name: str, answers: list[dict[str, Any]], length
     """
     from transformers import AutoConfig
 
-    from minirl.policy import limit, plan
+    from minirl.policy import plan
+    from minirl.watch import limit
 
     row = {"workload": work["name"], "program": name, "steps": len(answers)}
     for key in ("step", *PHASES[: 2 + work["correct"]]):

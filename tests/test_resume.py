@@ -79,6 +79,7 @@ def test_a_run_that_is_stopped_after_a_step_again_and_again_is_the_same_run(whol
     assert finished(load([*RUN, "--run-dir", str(tmp_path / "out")])) is None
 
 
+@pytest.mark.slow
 def test_a_finished_run_goes_on_for_more_steps_as_if_it_had_been_longer(whole, tmp_path, capsys):
     assert start([*RUN, "--run.steps=3", "--run-dir", str(tmp_path / "out")]) == 0
     assert start([*RUN, "--run-dir", str(tmp_path / "out"), "--eval.every=2", "--run.keep=1"]) == 0

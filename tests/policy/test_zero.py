@@ -144,6 +144,7 @@ def test_bfloat16_differs_by_its_rounding_only(results, reference, stage):
     assert torch.equal(stages[stage]["frequencies"], reference["frequencies"]), "positions are not rounded"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", [*STAGES, *HALF])
 def test_the_export_of_every_stage_is_a_folder_that_loads_with_the_trained_weights(results, stage):
     folder, stages, _ = results

@@ -411,6 +411,7 @@ def test_a_run_trains_on_responses_of_several_versions_and_says_so(whole):
     assert all(row["sampling/aborted_groups"] == 0 for row in made)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_in_the_middle_of_its_groups_is_the_same_run(run, whole, tmp_path):
     for _ in range(3):
         run(tmp_path / "out", "--stop-after=0s")

@@ -165,7 +165,7 @@ def test_a_response_in_slices_is_distributed_as_one_in_a_piece(engine):
     """The second of two tokens, by the first: a chi-squared test against the engine's own probabilities. Numbers that came
     again with each request would make equal tokens too frequent."""
     empty = Completion(np.empty(0, np.int32), np.empty(0, np.float32), "")
-    n, params = 1500, SamplingParams(1, 1.0, 2)
+    n, params = 1500, SamplingParams(1, 2.0, 2)
     rollouts = [Rollout(0, "", "", PROMPTS[2], empty, 0, "", Verdict("error"), 0.0) for _ in range(n)]
     pairs = []
     for _ in range(2):

@@ -8,7 +8,7 @@ import pytest
 from minirl.run.report import COLUMNS, console_header, console_line, fitted, legend
 from minirl.utils import console
 from minirl.utils.console import Activity
-from tests.run.test_diagnoses import row
+from tests.watch.test_diagnoses import row
 
 
 def metrics(**more):

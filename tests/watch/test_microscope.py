@@ -97,6 +97,7 @@ def test_of_two_mini_batches_the_first_is_the_own_run_s_first_step_and_the_gradi
     assert look.policy.steps == 2
 
 
+@pytest.mark.slow
 def test_all_are_named_and_the_run_is_left_alone_but_for_the_folder(finished, tmp_path, capsys):
     run = shutil.copytree(finished, tmp_path / "run", ignore=shutil.ignore_patterns("microscope"))
     before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}

@@ -268,6 +268,7 @@ def test_a_session_that_a_reward_started_ends_with_its_worker(verifier):
     assert wait_until(lambda: sleepers() == 0)
 
 
+@pytest.mark.slow
 def test_workers_that_are_killed_while_they_start_are_tried_again(tmp_path):
     """As when memory is short for a while. When no worker ever starts, it is said at once."""
     flag, path = tmp_path / "short", tmp_path / "grade.py"

@@ -25,7 +25,7 @@ from minirl.ablate.outcomes import compared, load
 from minirl.ablate.outcomes import table as table_of
 from minirl.ablate.report import png
 from minirl.ablate.statistics import Difference, difference
-from minirl.advantages import BASES, WRAPPERS
+from minirl.advantages import BASES, WRAPPERS, build
 from minirl.analysis.run_report import smooth
 
 PAGES = Path(__file__).parents[1] / "docs" / "algorithms"
@@ -48,7 +48,7 @@ def command() -> str:
 
 def slim(results: dict[str, Any]) -> dict[str, Any]:
     """`results` with only the curves that the pages show, and the command as it is documented."""
-    keep = {*SHOWN.values(), "policy/entropy"}
+    keep = (*SHOWN.values(), "policy/entropy")  # in this order, so that the file is the same each time
     runs = [run | {"curves": {key: run["curves"][key] for key in keep if key in run["curves"]}} for run in results["runs"]]
     return results | {"runs": runs, "command": command()}
 
@@ -103,14 +103,15 @@ def summary(results: dict[str, Any], found: dict[str, Any]) -> str:
         rows.append(row + [""] * (len(head) - len(row)))
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     before = found["arms"][BASELINE]
+    dynamic = [name for name in BASES if build(name).requirements.dynamic_sampling]
     text = (
         f"Held-out accuracy after {max(before['steps'])} steps of the embedded task's defaults, {len(found['seeds'])} paired "
         f"seeds; before training pass@1 is {100 * before['before']:.1f}, pass@{largest} {100 * before['before_k']:.1f}. "
         f"Differences to `{BASELINE}` in points, with 95% intervals over seeds and problems, each by itself; p by Holm over "
         "all rows of a column. With three seeds only what is the same in all of them shows. Learning rate, clip range and the "
-        f"rest are the same for all, but for what an estimator asks of the run: `{BASELINE}` and the wrappers around it sample "
-        "until 32 groups have a signal, the others train on the 32 that they draw. Nothing is tuned for any. A tiny model on a "
-        "made-up task: it shows "
+        f"rest are the same for all, but for what an estimator asks of the run: {', '.join(f'`{n}`' for n in dynamic)} and the "
+        "wrappers sample until 32 groups have a signal, the others train on the 32 that they draw. Nothing is tuned for any. A "
+        "tiny model on a made-up task: it shows "
         "how each behaves, not which is best; [the study](../study.md) has more seeds."
     )
     return (

@@ -1,0 +1,89 @@
+"""Numbers of docs/study.md and docs/microscope.md that no report of a comparison has, from the results kept in docs/.
+
+python -m benchmarks.study                                      # the study: checks, EDAS against its control, seed by seed
+python -m benchmarks.study runs/dapo/microscope/step11          # and rank correlations within groups of estimators
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minirl.ablate.analysis import SCALARS, runs_of
+from minirl.ablate.outcomes import load, table
+from minirl.ablate.statistics import Difference, difference
+from minirl.analysis.ranking import analyse
+from minirl.analysis.ranking import load as load_ranking
+
+DOCS = Path(__file__).parents[1] / "docs"
+OF_CONTROL = ("diverse groups of the batch, whole run", "groups sampled a step, whole run")
+
+
+def shown(d: Difference, scale: float) -> str:
+    """A difference with its interval, of one comparison."""
+    return f"{scale * d.mean:+.1f} [{scale * d.low:+.1f}, {scale * d.high:+.1f}]"
+
+
+def over(runs: list[dict[str, Any]], key: str, steps: slice) -> float:
+    """The mean of a curve over steps and runs."""
+    return float(np.mean([np.mean(run["curves"][key][steps]) for run in runs]))
+
+
+def solved(run: dict[str, Any], hard: Any) -> Any:
+    """bool: of the `hard` problems, those with a right response after training."""
+    return np.array(run["after"]["right"])[hard] > 0
+
+
+def study() -> None:
+    """The checks of the baseline, and each arm's breakthroughs seed by seed."""
+    results = load(DOCS / "study" / "results.json")
+    base = runs_of(results, "dapo")
+    first, last = slice(0, 5), slice(-5, None)
+    for key in ("batch/diverse_groups", "batch/branch_b", "policy/entropy"):
+        print(f"dapo, {key}: first five steps {over(base, key, first):.3f}, last five {over(base, key, last):.3f}")
+    shares = [solved(run, np.array(run["before"]["right"]) == 0).mean() for run in base]
+    print(f"dapo solves of the problems at 0/64: {min(shares):.0%} to {max(shares):.0%} by seed, mean {np.mean(shares):.0%}")
+    for arm in ("edas", "edas-strong", "shuffled"):
+        pairs = []
+        for run, other in zip(runs_of(results, arm), base, strict=True):
+            hard = np.array(other["before"]["right"]) == 0
+            mine, theirs = solved(run, hard), solved(other, hard)
+            pairs.append(f"{(mine & ~theirs).sum()} : {(theirs & ~mine).sum()}")
+        better = table(results, arm, 1).mean(1) > table(results, "dapo", 1).mean(1)
+        print(f"{arm}: alone : dapo alone by seed {', '.join(pairs)}; pass@1 above dapo's in {better.sum()} of {len(better)}")
+
+
+def control() -> None:
+    """EDAS against the control of its own strength."""
+    results = load(DOCS / "study" / "control" / "results.json")
+    for k in (1, 8, 64):
+        edas, dealt = table(results, "edas", k), table(results, "shuffled-paper", k)
+        print(f"edas - shuffled-paper, pass@{k}: {shown(difference(edas, dealt), 100)}")
+        gains = [values.mean(1) - table(results, "dapo", k).mean(1) for values in (edas, dealt)]
+        print(f"  correlation of the two gains over seeds {np.corrcoef(gains)[0, 1]:+.2f}")
+    for name in OF_CONTROL:
+        edas, dealt = (np.array([[SCALARS[name](run)] for run in runs_of(results, arm)]) for arm in ("edas", "shuffled-paper"))
+        print(f"edas - shuffled-paper, {name}: {shown(difference(edas, dealt), 1)}")
+
+
+def within(microscope: Path) -> None:
+    """The rank correlations among the estimators without dynamic sampling, and among `dapo` and its wrappers."""
+    results = DOCS / "algorithms" / "curves" / "results.json"
+    found, accuracies = load_ranking(microscope, results)
+    dynamic = json.loads(results.read_text(encoding="utf-8"))["differing"]["algorithm.dynamic_sampling"]
+    groups = {
+        "without dynamic sampling": [name for name in accuracies if not dynamic[name]],
+        "dapo and its wrappers": [name for name in accuracies if name.startswith("dapo")],
+    }
+    for title, names in groups.items():
+        made = analyse(found, {name: accuracies[name] for name in names})
+        print(f"{title}, {len(names)} estimators: {json.dumps(made['correlations'])}")
+
+
+if __name__ == "__main__":
+    study()
+    control()
+    if len(sys.argv) > 1:
+        within(Path(sys.argv[1]))

@@ -107,7 +107,7 @@ def test_skipped_steps_are_counted_and_the_run_goes_on(small, tmp_path, monkeypa
     assert [row["optimizer/nonfinite"] for row in rows] == [1, 1, 0]
     assert [row["optimizer/steps"] for row in rows] == [1, 1, 2]
     assert all(math.isfinite(value) for row in rows for value in row.values())
-    assert "warning: step 1: the loss or gradient of 1 optimizer steps was not finite" in capsys.readouterr().out
+    assert "warning: step 1, not finite: the loss or gradient of 1 optimizer steps was not finite" in capsys.readouterr().out
 
 
 def test_too_many_in_a_row_end_the_run_with_its_batch_and_the_weights_before_it(small, tmp_path, monkeypatch, capsys):

@@ -351,7 +351,7 @@ def test_a_second_interrupt_ends_a_rank_at_once_that_waits_for_one_that_hangs_an
     os.kill(hanging, signal.SIGKILL)  # what torchrun does half a minute later
     _, printed, left = job.end()
     assert left == []
-    assert "SIGINT: the run ends after this step; Ctrl-C again ends it at once\nstopped at once\n" in printed
+    assert "SIGINT: the run ends after this step; Ctrl-C then ends it at once\nstopped at once\n" in printed
     assert re.search(r"exitcode +: 130 ", printed)
 
 

@@ -232,7 +232,7 @@ def test_groups_without_signal_end_in_a_skipped_step_that_is_counted_and_said(ho
         assert row["sampling/batch_groups"] == row["optimizer/steps"] == row["optimizer/grad_norm"] == 0
         assert row["optimizer/skipped"] == 1
         assert row["sampling/wasted_groups"] == row["sampling/groups"] >= 3 * 4
-    assert "step 1 has 0 of 4 groups" in capsys.readouterr().out
+    assert "warning: step 1, small batches: the batch has 0 of 4 groups" in capsys.readouterr().out
     assert (tmp_path / "out" / "rollouts" / "step000001.jsonl").exists(), "what could not be trained on is there to read"
     model, start = (AutoModelForCausalLM.from_pretrained(p) for p in (tmp_path / "out" / "model", tiny.FOLDERS["embedded"]))
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), start.parameters(), strict=True))

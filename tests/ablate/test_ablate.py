@@ -54,6 +54,9 @@ def test_a_comparison_with_a_failing_arm_is_finished_again_and_reported(tmp_path
     assert first.returncode == 1, first.stdout + first.stderr
     assert first.stdout.count("failed broken, seed") == 2
     assert "broken" in first.stdout
+    made = (out / "report.md").read_text()
+    assert "broken (no finished run)" in made
+    assert f"{reward}:reward" in made, "what differs, of the broken arm too"
     results = json.loads((out / "results.json").read_text())
     assert sorted((run["arm"], run["seed"], run["steps"]) for run in results["runs"]) == [
         ("dapo", 0, 2), ("dapo", 1, 2), ("edas", 0, 2), ("edas", 1, 2)

@@ -183,6 +183,15 @@ def test_an_engine_that_fails_ends_the_run_with_its_reason_and_what_to_lower(sma
     assert re.search(r"train.py: TransformersEngine failed .* illegal memory access .* lower rollout\.max_sequences", error)
 
 
+@pytest.mark.slow
+def test_weights_that_are_not_pushed_end_the_run(small, tmp_path, monkeypatch, capsys):
+    sync = TransformersEngine.sync
+    monkeypatch.setattr(TransformersEngine, "sync", lambda self, policy: policy.version or sync(self, policy))
+    assert train.main(load([*small, "--run-dir", str(tmp_path / "out")])) == 1
+    assert re.search(r"engine holds the weights of version 0, the policy is at \d+: a push is missing", capsys.readouterr().err)
+    assert not (tmp_path / "out" / "summary.json").exists()
+
+
 def test_a_run_survives_the_death_of_its_workers(small, tmp_path, monkeypatch):
     pools = []
 

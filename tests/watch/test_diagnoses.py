@@ -226,13 +226,11 @@ def test_every_fault_is_in_the_table_of_the_docs_and_most_are_injected():
 # ---- sound runs ------------------------------------------------------------------------------------------------------
 
 SOUND = [
-    (task, estimator, seed)
-    for seed, (task, estimator) in enumerate(
-        [(task, estimator) for estimator in
-         ("dapo+edas", "grpo", "dapo", "rloo+edas", "pkpo", "maxrl", "dapo+entropy", "reinforce_pp", "ngrpo+edas", "gpg")
-         for task in ("rules", "arithmetic")]
+    (("rules", "arithmetic")[seed % 2], estimator, seed)
+    for seed, estimator in enumerate(
+        ("dapo+edas", "grpo", "dapo", "rloo+edas", "pkpo", "maxrl", "dapo+entropy", "reinforce_pp", "ngrpo+edas", "gpg")
     )
-]  # fmt: skip
+]
 
 
 @pytest.mark.slow

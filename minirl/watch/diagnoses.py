@@ -159,8 +159,8 @@ def no_error_labels(history: Sequence[Row], config: Config) -> str | None:
     if "edas" not in config.algorithm.estimator or len(history) > 1 or not share > 0:
         return None
     return (
-        f"the verifier gives no error label for {share:.0%} of the wrong responses, and EDAS leaves those alone: a reward function "
-        "can return a Verdict with a label"
+        f"the verifier gives no error label for {share:.0%} of the wrong responses, and EDAS leaves those alone: a reward "
+        "function can return a Verdict with a label"
     )
 
 
@@ -317,8 +317,8 @@ def entropy_collapse(history: Sequence[Row], config: Config) -> str | None:
 
 def learning_rate(history: Sequence[Row], config: Config) -> str | None:
     """A KL of 0.05 nats a token within one batch is five times what trust-region methods aim at, and sound runs stay below
-    0.005; half a nat breaks a policy in one step, be it the first. Or: half of the accuracy of the best of the last 100 steps is
-    lost, by more than chance (four standard errors)."""
+    0.005; half a nat breaks a policy in one step, be it the first. Or: half of the accuracy of the best of the last 100 steps
+    is lost, by more than chance (four standard errors)."""
     rows, lr = history[-START:], config.optimizer.lr
     remedy = f"optimizer.lr={lr:g} is too high (or optimizer.max_grad_norm, algorithm.epochs); start again with a third of it"
     broken = [row for row in rows[-1:] if row["policy/approx_kl"] > 0.5]

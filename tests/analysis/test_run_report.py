@@ -123,7 +123,8 @@ def test_the_example_shows_what_the_last_wrapper_changed(tmp_path):
     (tmp_path / "rollouts").mkdir()
     rows = [{"group": 0, "prompt": "p", "gold": "5", "response": text, "status": status, "label": "", "reward": reward,
              "advantage": after, "before": {"dapo": before}}
-            for text, status, reward, before, after in [("5", "right", 1.0, 0.5, 0.5), ("6", "wrong", 0.0, -1.162, -1.394)]]  # fmt: skip
+            for text, status, reward, before, after in [("5", "right", 1.0, 0.5, 0.5),
+                                                        ("6", "wrong", 0.0, -1.162, -1.394)]]  # fmt: skip
     (tmp_path / "rollouts" / "step000001.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     lines = example_group(tmp_path).splitlines()
     assert lines[-4] == "| response | verdict | label | reward | dapo | advantage |"

@@ -41,7 +41,8 @@ from minirl.policy.micro_batches import MicroBatch
 from minirl.rollout.continuous import continuous_batch
 from minirl.rollout.sampler import as_group, check_full
 from minirl.rollout.types import Batch, Rollout, SamplingParams
-from minirl.run.lifecycle import open_run, plan_lines
+from minirl.run.dry_run import plan_lines
+from minirl.run.lifecycle import open_run
 from minirl.run.metrics import UpdateStats
 from minirl.run.run import Run
 from minirl.utils.console import leave, say

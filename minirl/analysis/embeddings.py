@@ -12,6 +12,7 @@ from minirl.analysis.samples import Key, Problems, without_prose
 from minirl.evaluation.metrics import Floats, mean_intervals
 from minirl.evaluation.report import percent
 from minirl.utils.errors import ConfigError
+from minirl.utils.hub import hub_is_offline
 from minirl.verify.types import RIGHT, WRONG
 
 COMPARED = {
@@ -37,6 +38,8 @@ class Embedder:
             path = cached_file(name, file, _raise_exceptions_for_missing_entries=False)
             return json.loads(Path(path).read_text(encoding="utf-8")) if path else missing
 
+        if not Path(name).exists():
+            hub_is_offline()  # asked once, here: the clients would try for half a minute at every file
         try:
             # Code in a model's folder is never run; transformers would ask, and take any "yes" on standard input.
             self.tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)

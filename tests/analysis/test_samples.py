@@ -3,7 +3,7 @@ import json
 import pytest
 
 from minirl.analysis.__main__ import main
-from minirl.analysis.samples import TRAINING, answered, before_and_after, load
+from minirl.analysis.samples import TRAINING, answered, before_and_after, load, without_prose
 from minirl.utils.errors import ConfigError
 
 from .evaluations import rows, write
@@ -136,7 +136,7 @@ def test_responses_that_are_little_more_than_their_answer_are_named_with_the_rea
         "sums": rows("sums", [["right", "a", "a", "b"]], responses=[["x", "3+4=8;\\boxed{8}", "4+4=8;\\boxed{8}", "3*4=9"]]),
         "echo": rows("echo", [["right", "a", "a", "b"]], responses=[["x", prose, prose, f"{prose} b"]]),
     }
-    found = samples.without_prose(samples.load([write(tmp_path, *made.values())]), "how they think")
+    found = without_prose(load([write(tmp_path, *made.values())]), "how they think")
     assert [text.split(": how they think. ")[0] for text in found] == [
         f"Not to be read from the wrong responses of {name}" for name in ("sums", "echo")
     ]

@@ -78,13 +78,6 @@ def packages(config: Config) -> dict[str, str]:
     return {package: option for package, (needed, option) in asked.items() if needed}
 
 
-def plan_lines(inputs: Inputs) -> list[str]:
-    """The output of --dry-run: notes, sizes, steps and memory of a run."""
-    config, encoded = inputs.config, encode(inputs)
-    lines = run_plan(config, len(encoded.prompts), len(encoded.test), config.plan.gpus)
-    return [*inputs.notes, *lines, *model_plan(config)]
-
-
 @contextmanager
 def open_run(inputs: Inputs) -> Iterator[Run]:
     """A run ready for its next step: new, resumed from a checkpoint, or a saved step to replay.

@@ -27,9 +27,9 @@ def tokens_containing(tokenizer: Any, stop: Sequence[str]) -> dict[str, list[int
     texts = tokenizer.batch_decode([[i] for i in range(len(tokenizer))]) if stop else []
     found = {text: [i for i, token in enumerate(texts) if text in token] for text in stop}
     if missing := [text for text, ids in found.items() if not ids]:
+        ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in missing]
         spread = "; ".join(
-            f"{text!r} is encoded as {', '.join(repr(texts[i]) for i in tokenizer(text, add_special_tokens=False)['input_ids'])}"
-            for text in missing
+            f"{t!r} is encoded as {', '.join(repr(texts[i]) for i in row)}" for t, row in zip(missing, ids, strict=True)
         )
         raise ConfigError(
             f"rollout.stop (eval.py: --stop): no single token of the tokenizer contains {', '.join(map(repr, missing))}, and a "

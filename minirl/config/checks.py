@@ -5,9 +5,9 @@ from datetime import date
 from importlib.util import find_spec
 
 from minirl.advantages import base_estimator, check_limits
-from minirl.config.options import TASKS, TRACKERS, Config, every_option
+from minirl.config.options import TASKS, TRACKERS, Config, LoraConfig, every_option
 from minirl.utils.errors import ConfigError, require
-from minirl.verify.rewards import reward_file
+from minirl.verify.rewards import is_weight, reward_file
 
 # Bases that know right and wrong only, whatever the rewards are; bases that divide by the mean of the rewards.
 BINARY = ("pkpo", "passk", "wreinforce", "nsr", "psr")
@@ -108,13 +108,19 @@ def check(config: Config) -> None:
     require(v.after != "", "verifier.after has no text: name what ends the thinking, or null to read the whole response")
     for entry in v.rewards:
         require(
-            isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str) and isinstance(entry[1], int | float),
-            f"verifier.rewards takes a list of [file.py:function, weight], not {entry!r}",
+            isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str) and is_weight(entry[1]),
+            f"verifier.rewards takes a list of [file.py:function, weight], the weight a finite number, not {entry!r}",
         )
     for name in config.run.trackers:
         require(name in TRACKERS, f"run.trackers takes {', '.join(TRACKERS)}, not {name!r}")
         require(find_spec(name) is not None, f"run.trackers={name} needs a package that is not installed: pip install {name}")
     require(bool(config.model.lora.target_modules), "model.lora.target_modules is empty: name layers, or all-linear")
+    require(
+        config.model.lora.r > 0 or config.model.lora == LoraConfig(),
+        "model.lora.r=0 trains all weights, without the adapters that model.lora.lora_alpha="
+        f"{config.model.lora.lora_alpha} and target_modules={config.model.lora.target_modules} are for: set model.lora.r, "
+        "or remove these options",
+    )
     if config.run.stop_after is not None:
         duration(config.run.stop_after)
     if d.template_date is not None:

@@ -146,7 +146,7 @@ def pairs(arguments: Sequence[str]) -> dict[str, str]:
             raise ConfigError(f"unexpected argument {argument!r}: options are written --section.key=value")
         key, equals, text = argument[2:].partition("=")
         value = text if equals else next(following, None)
-        if value is None:
+        if value is None or (not equals and value.startswith("--")):  # a value that begins so is written --key=--value
             raise ConfigError(f"option {argument!r} has no value: write {argument}=VALUE")
         found[SHORT.get(key.replace("_", "-"), key)] = value
     return found
@@ -222,9 +222,8 @@ def coerce(value: Any, kind: Any, key: str) -> Any:
     Text from the command line is parsed as YAML for bool, list and dict. ConfigError when it does not fit.
     """
     kind, optional = (typing.get_args(kind)[0], True) if isinstance(kind, UnionType) else (kind, False)
-    if kind in (bool, int) and value == "auto":
-        value = None
-    if kind is Any or (optional and value in (None, "null", "none", "None")):
+    nothing = (None, "null", "none", "None", *(("auto",) if kind in (bool, int) else ()))
+    if kind is Any or (optional and value in nothing):
         return None if optional else value
     container = typing.get_origin(kind) or kind
     if isinstance(value, str) and container in (bool, list, dict):

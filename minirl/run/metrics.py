@@ -204,20 +204,31 @@ class UpdateStats:
         old_tokens: share of tokens sampled before the step's policy; version_lag: mean optimizer steps between the two.
         Of the same tokens as the first: rollout_spread: standard deviation of the sampler's log-probs / of the trainer's, about
         1 / temperature where the sampler's differs; nll_excess: trainer's mean -log-prob / mean entropy - 1, 0 on average where
-        the sampler draws from the trainer's distribution and no group is dropped.
+        the sampler draws from the trainer's distribution and no group is dropped. Without any such token (rollout.ahead, with
+        a batch wholly of older versions) these five were not measured and are left out.
         """
         sums = ranks.sum(self.sums)
-        tokens, known = max(1.0, sums.pop("tokens")), max(1.0, sums.pop("known_tokens"))
-        means = {key: value / (known if key in KNOWN_ONLY else tokens) for key, value in sums.items()}
-        nll, entropy, squares = means.pop("trainer_nll"), means.pop("known_entropy"), means.pop("trainer_nll_squared")
-        variances = means.pop("rollout_nll_squared") - means.pop("rollout_nll") ** 2, squares - nll**2
+        tokens, known, diff_max = max(1.0, sums.pop("tokens")), sums.pop("known_tokens"), max(ranks.gather([self.diff_max]))
+        of_known = {key: sums.pop(key) for key in KNOWN_ONLY}
         return {
-            **{f"policy/{key}": value for key, value in means.items()},
-            "policy/rollout_spread": float(np.sqrt(variances[0] / variances[1])) if min(variances) > 1e-6 else 1.0,
-            "policy/nll_excess": nll / entropy - 1 if entropy > 1e-6 else 0.0,
-            "policy/rollout_logprob_diff_max": max(ranks.gather([self.diff_max])),
+            **{f"policy/{key}": value / tokens for key, value in sums.items()},
+            **(rollout_differences(of_known, known, diff_max) if known else {}),
             "optimizer/grad_norm": mean(self.grad_norms),
             "optimizer/steps": float(len(self.grad_norms)),
             "optimizer/skipped": float(self.skipped),
             "optimizer/nonfinite": float(self.nonfinite),
         }
+
+
+def rollout_differences(sums: dict[str, float], known: float, diff_max: float) -> dict[str, float]:
+    """The metrics of sampler against trainer, from the sums over `known` tokens, at least one; diff_max: nats."""
+    means = {key: value / known for key, value in sums.items()}
+    nll, entropy = means["trainer_nll"], means["known_entropy"]
+    variances = means["rollout_nll_squared"] - means["rollout_nll"] ** 2, means["trainer_nll_squared"] - nll**2
+    return {
+        "policy/rollout_logprob_diff_mean": means["rollout_logprob_diff_mean"],
+        "policy/rollout_kl": means["rollout_kl"],
+        "policy/rollout_spread": float(np.sqrt(variances[0] / variances[1])) if min(variances) > 1e-6 else 1.0,
+        "policy/nll_excess": nll / entropy - 1 if entropy > 1e-6 else 0.0,
+        "policy/rollout_logprob_diff_max": diff_max,
+    }

@@ -184,7 +184,10 @@ def fitted(value: float | str, width: int) -> str:
 
 
 def check_logprob_diff(metrics: dict[str, float], config: RolloutConfig) -> None:
-    """RunError when log-probs of sampler and trainer differ too much: the rollouts are then off-policy."""
+    """RunError when log-probs of sampler and trainer differ too much: the rollouts are then off-policy. A step without the
+    metric, none of whose tokens the step's own version sampled, says nothing of it."""
+    if "policy/rollout_logprob_diff_mean" not in metrics:
+        return
     mean, most = metrics["policy/rollout_logprob_diff_mean"], metrics["policy/rollout_logprob_diff_max"]
     if not mean <= config.logprob_diff_stop:  # a NaN too
         raise RunError(

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from minirl.verify import rewards
-from minirl.verify.rewards import reward_of
+from minirl.verify.rewards import is_weight, reward_of
 from minirl.verify.types import ERROR, Problem, Verdict, Verifier, VerifierError
 
 
@@ -70,8 +70,10 @@ def combine(rewards: Sequence[Sequence[Any]]) -> Combined:
         raise VerifierError("combine needs at least one (name, weight)")
     parts = []
     for entry in rewards:
-        if len(entry) not in (2, 3) or not isinstance(entry[0], str) or not isinstance(entry[1], (int, float)):
-            raise VerifierError(f"combine takes (name, weight) or (name, weight, options), not {entry!r}")
+        if len(entry) not in (2, 3) or not isinstance(entry[0], str) or not is_weight(entry[1]):
+            raise VerifierError(
+                f"combine takes (name, weight) or (name, weight, options), the weight a finite number, not {entry!r}"
+            )
         name, weight, *rest = entry
         parts.append((name, float(weight), load_verifier(name, **(rest[0] if rest else {}))))
     return Combined(parts)

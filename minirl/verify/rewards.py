@@ -100,6 +100,11 @@ def finite(number: Any, what: str = "the reward") -> float:
     return value
 
 
+def is_weight(value: object) -> bool:
+    """Whether `value` can be the weight of a reward: a finite number, not true or false."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def reward_of(verdict: Verdict) -> float:
     """The number: the verdict's own reward, else 1 for right and 0 for wrong. An error has none: ValueError."""
     if verdict.status == ERROR:

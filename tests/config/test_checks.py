@@ -54,6 +54,15 @@ BAD = [
     ("--data.task=dataset --data.train=x.jsonl --data.template=hello", "{problem}"),
     ("--verifier.name=maths", "file.py:function"),
     ("--model.dtype=fp8", "bfloat16"),
+    ("--verifier.rewards=[[a.py:f,.nan]]", "the weight a finite number, not .'a.py:f', nan."),
+    ("--verifier.rewards=[[a.py:f,-.inf]]", "the weight a finite number"),
+    ("--verifier.rewards=[[math,1],[a.py:f,true]]", "the weight a finite number, not .'a.py:f', True."),
+    ("--model.lora.lora_alpha=16", "model.lora.r=0 trains all weights, .*lora_alpha=16"),
+    ("--model.lora.target_modules=[q_proj]", "model.lora.r=0 trains all weights, .*target_modules=..q_proj"),
+    ("--run-dir --run.steps=3", "option '--run-dir' has no value: write --run-dir=VALUE"),
+    ("--run.steps --dry-run", "option '--run.steps' has no value"),
+    ("--run.steps=auto", "run.steps takes a value of type int, not 'auto'"),
+    ("--model.compile=auto", "model.compile takes true or false, not 'auto'"),
 ]
 
 

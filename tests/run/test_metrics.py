@@ -7,10 +7,13 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from minirl.config.options import RolloutConfig
 from minirl.losses import PPO, Clip, Tokens
 from minirl.rollout.types import Completion, Rollout
 from minirl.run.metrics import UpdateStats
+from minirl.run.report import check_logprob_diff
 from minirl.utils.distributed import Ranks
+from minirl.utils.errors import RunError
 from minirl.verify.types import Verdict
 
 WAITS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default}
@@ -105,6 +108,25 @@ def test_without_logprobs_of_the_weights_that_sampled_there_is_no_difference():
     assert stats.sums["known_tokens"] == once["known_tokens"]
     assert stats.sums["rollout_logprob_diff_mean"] == once["rollout_logprob_diff_mean"]
     assert stats.sums["tokens"] > once["tokens"]
+
+
+def test_a_batch_wholly_of_older_versions_reports_no_difference_rather_than_zero():
+    micro, new, entropy, token_loss = micro_batch(np.random.default_rng(4), 12)
+    micro.versions = torch.full_like(micro.versions, 3)
+    found = []
+    for version in (3, 4):
+        stats = UpdateStats(version)
+        stats.add(micro, new, entropy, token_loss)
+        stats.end(1.0)
+        found.append(stats.metrics(Ranks()))
+    measured, unmeasured = found
+    names = ("rollout_logprob_diff_mean", "rollout_logprob_diff_max", "rollout_kl", "rollout_spread", "nll_excess")
+    assert measured.keys() - unmeasured.keys() == {f"policy/{name}" for name in names}
+    assert not unmeasured.keys() - measured.keys()
+    assert (unmeasured["policy/old_tokens"], unmeasured["policy/version_lag"]) == (1, 1)
+    check_logprob_diff(unmeasured, RolloutConfig(logprob_diff_stop=1e-9))
+    with pytest.raises(RunError, match="differ by"):
+        check_logprob_diff(measured, RolloutConfig(logprob_diff_stop=1e-9))
 
 
 def test_values_of_tokens_are_those_of_the_first_pass_over_a_response():

@@ -244,7 +244,9 @@ def test_a_name_that_leads_nowhere_is_refused(file, name, words, tmp_path):
         load_verifier(name.format(file=file, folder=tmp_path))
 
 
-@pytest.mark.parametrize("rewards", [[], [("math",)], [(3, 1.0)], [("math", "much")]])
+@pytest.mark.parametrize(
+    "rewards", [[], [("math",)], [(3, 1.0)], [("math", "much")], [("math", float("nan"))], [("math", True)]]
+)
 def test_a_bad_combination_is_refused(rewards):
     with pytest.raises(VerifierError):
         combine(rewards)

@@ -22,15 +22,17 @@ class Trackers:
 
     def __init__(self, folder: Path | None, config: Config, step: int) -> None:
         """step: the last one that was done; a resumed run continues its tracked run, whose names are in trackers.json."""
-        self.folder, self.open = folder, dict[str, Any]()
+        self.folder, self.open, self.names = folder, dict[str, Any](), dict[str, str]()
         if folder is None or not config.run.trackers:
             return
         path = folder / "trackers.json"
-        known = json.loads(path.read_text(encoding="utf-8")) if path.exists() and step else {}
+        known = read_names(path) if path.exists() and step else {}
         for name in config.run.trackers:
             self.attempt(name, "opened", lambda name=name: self.start(name, config, step, known))  # type: ignore[misc]
-        names = {name: identity(name, tracker) for name, tracker in self.open.items()}
-        replace_file(path, json.dumps(known | names) + "\n")
+        try:
+            replace_file(path, json.dumps(known | self.names) + "\n")
+        except OSError as error:
+            say(f"warning: {path} could not be written: {error}; a resumed run will begin new tracked runs")
 
     def start(self, name: str, config: Config, step: int, known: Mapping[str, str]) -> None:
         """Opens a tracker, and gives it the configuration of a new run."""
@@ -52,6 +54,7 @@ class Trackers:
             )
         tracker.start()
         self.open[name] = tracker
+        self.names[name] = identity(name, tracker)
         if run is None:
             options = {key: value for key, value, _ in every_option(config)}
             tracker.store_init_configuration({k: v if isinstance(v, int | float) else str(v) for k, v in options.items()})
@@ -82,6 +85,18 @@ class Trackers:
         for name, tracker in list(self.open.items()):
             self.attempt(name, "closed", tracker.finish)
         self.open.clear()
+
+
+def read_names(path: Path) -> dict[str, str]:
+    """What `identity` said of each tracked run of a run to resume; of a damaged file nothing, and a warning."""
+    try:
+        names = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+            raise ValueError("it holds no names of tracked runs")
+    except (OSError, ValueError) as error:
+        say(f"warning: {path} cannot be read: {error}; the trackers begin new tracked runs")
+        return {}
+    return names
 
 
 def identity(name: str, tracker: Any) -> str:

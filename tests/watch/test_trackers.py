@@ -57,6 +57,35 @@ def test_a_tracker_that_fails_is_left_out_with_a_word_and_the_others_go_on(tmp_p
     assert kept == [(1, {"a": 1.0}), (2, {"a": 2.0})]
 
 
+@pytest.mark.parametrize("content", [b'{"tensorboard": ', b"\xff", b"[1]", b'{"tensorboard": 3}'])
+def test_a_damaged_file_of_names_ends_no_run_and_is_written_anew(tmp_path, config, capsys, content):
+    (tmp_path / "trackers.json").write_bytes(content)
+    opened = Trackers(tmp_path, config, 2)
+    opened.log(3, {"reward/mean": 0.5})
+    opened.close()
+    assert "trackers.json cannot be read" in capsys.readouterr().out
+    assert scalars(tmp_path)["reward/mean"] == {3: 0.5}
+    assert json.loads((tmp_path / "trackers.json").read_text()) == {"tensorboard": "tensorboard"}
+
+
+def test_a_file_of_names_that_cannot_be_written_ends_no_run(tmp_path, config, capsys):
+    (tmp_path / "trackers.json").mkdir()
+    opened = Trackers(tmp_path, config, 0)
+    assert list(opened.open) == ["tensorboard"]
+    opened.close()
+    assert "trackers.json could not be written" in capsys.readouterr().out
+
+
+def test_a_tracker_without_a_tracked_run_is_left_out(tmp_path, monkeypatch, capsys):
+    from accelerate import tracking
+
+    monkeypatch.setattr("minirl.config.checks.find_spec", lambda name: object())
+    monkeypatch.setattr(tracking, "WandBTracker", lambda *_, **__: types.SimpleNamespace(start=lambda: None))
+    opened = Trackers(tmp_path, load(["--run.trackers=[wandb]"]), 0)
+    assert not opened.open
+    assert "run.trackers=wandb could not be opened and is left out: AttributeError" in capsys.readouterr().out
+
+
 def test_groups_go_to_trackers_with_tables(tmp_path, config):
     opened, tables = Trackers(tmp_path, config, 0), []
     opened.open["kept"] = types.SimpleNamespace(log_table=lambda name, **of: tables.append((name, of)), finish=lambda: None)

@@ -9,7 +9,7 @@ WORKDIR /minirl
 ENV UV_LINK_MODE=copy UV_PYTHON=3.11 PATH=/minirl/.venv/bin:$PATH OMP_WAIT_POLICY=passive
 # Dependencies first, so that a change of the code does not install them again.
 COPY pyproject.toml uv.lock README.md ./
-RUN uv sync --frozen --extra gpu --no-install-project
+RUN uv sync --frozen --extra gpu --extra lora --no-install-project
 COPY . .
-RUN uv sync --frozen --extra gpu && python -c "import minirl, vllm, deepspeed"
+RUN uv sync --frozen --extra gpu --extra lora && python -c "import minirl, vllm, deepspeed, peft"
 CMD ["python", "train.py", "--help"]

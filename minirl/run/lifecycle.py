@@ -158,7 +158,9 @@ def introduce(inputs: Inputs, encoded: Encoded, ranks: Ranks, folder: Any) -> No
     """Prints notes, sizes, memory, run folder and first prompt."""
     config = inputs.config
     say(described(config, ranks))
-    notes = inputs.notes + untried("torch", *(["deepspeed"] if ranks.zero is not None else []), *packages(config))
+    notes = inputs.notes + untried(
+        "torch", "transformers", *(["deepspeed"] if ranks.zero is not None else []), *packages(config)
+    )
     memory = model_plan(config, ranks) if ranks.gpu_gib else []  # before a GPU runs out of it
     sizes = run_plan(config, len(encoded.prompts), len(encoded.test), ranks.size)
     terms = [str(name) for name, _ in config.verifier.rewards] + ["overlong_buffer"] * (config.algorithm.overlong_buffer > 0)

@@ -1,7 +1,8 @@
 """The tested versions of dependencies, and a warning about others.
 
 Code for particular versions is where they are used: vLLM in rollout/vllm.py, DeepSpeed in policy/, run/shards.py and
-utils/distributed.py, peft in policy/lora.py, bitsandbytes in policy/optimizer.py.
+utils/distributed.py, peft in policy/lora.py, bitsandbytes in policy/optimizer.py, internals of transformers in
+policy/attention.py, policy/model.py, policy/policy.py and rollout/hf.py.
 """
 
 import importlib.metadata
@@ -11,7 +12,8 @@ from minirl.utils.errors import require
 
 # Minor versions with which the tests ran. vLLM pins torch: 0.26 has 2.11, 0.32 has 2.13.
 KNOWN = {
-    "torch": ("2.11", "2.13"), "vllm": ("0.26", "0.32"), "deepspeed": ("0.19",), "peft": ("0.21",), "bitsandbytes": ("0.50",)
+    "torch": ("2.11", "2.13"), "transformers": ("5.17", "5.19", "5.24"), "vllm": ("0.26", "0.32"), "deepspeed": ("0.19",),
+    "peft": ("0.21",), "bitsandbytes": ("0.50",),
 }  # fmt: skip
 # Commands that install optional packages, with the requirements of pyproject.toml.
 INSTALL = {

@@ -25,18 +25,27 @@ def versions(monkeypatch):
 
 
 def test_versions_that_were_tried_are_not_mentioned(versions):
-    for torch, vllm in (("2.11.0", "0.26.0"), ("2.13.0+cpu", "0.32.1")):
-        versions.update(torch=torch, vllm=vllm, deepspeed="0.19.8")
-        assert untried("torch", "vllm", "deepspeed") == []
+    for torch, transformers, vllm in (("2.11.0", "5.17.0", "0.26.0"), ("2.13.0+cpu", "5.24.0", "0.32.1")):
+        versions.update(torch=torch, transformers=transformers, vllm=vllm, deepspeed="0.19.8")
+        assert untried("torch", "transformers", "vllm", "deepspeed") == []
 
 
 @pytest.mark.parametrize(
     ("package", "version"),
-    [("vllm", "0.29.0"), ("vllm", "0.33.0"), ("vllm", "0.3.2"), ("deepspeed", "0.20.0"), ("torch", "2.12.1+cu130")],
+    [
+        ("vllm", "0.29.0"),
+        ("vllm", "0.33.0"),
+        ("vllm", "0.3.2"),
+        ("deepspeed", "0.20.0"),
+        ("torch", "2.12.1+cu130"),
+        ("transformers", "5.40.0"),
+        ("transformers", "6.0.0"),
+    ],
 )
 def test_others_are_named_with_the_versions_that_were_tried(versions, package, version):
-    versions.update({"torch": "2.13.0", "vllm": "0.32.0", "deepspeed": "0.19.8"} | {package: version})
-    (sentence,) = untried("torch", "vllm", "deepspeed")
+    usual = {"torch": "2.13.0", "transformers": "5.19.0", "vllm": "0.32.0", "deepspeed": "0.19.8"}
+    versions.update(usual | {package: version})
+    (sentence,) = untried(*usual)
     assert sentence.startswith(f"warning: {package} {version} was never tried")
 
 

@@ -37,7 +37,7 @@ def read_inputs(config: Config) -> Inputs:
             raise
         train, test = [], []
         notes = [
-            f"not looked up: {error}. So sizes of the data and passes over them are left out: copy the Hub's cache (HF_HOME) "
+            f"not looked up: {error}. So its size and the passes over it are left out: copy the Hub's cache (HF_HOME) "
             "from a machine that reaches it, or name a file by --data.train=FILE.jsonl"
         ]
     if config.verifier.name == "math":

@@ -31,7 +31,7 @@ def test_without_the_hub_a_preset_is_planned_and_what_is_missing_is_named(capsys
     for text in ("'open-r1/DAPO-Math-17k-Processed'", "--data.train=FILE.jsonl", "--model.path=FOLDER", "data not known",
                  "run 1,000 steps", "model 8.191B parameters", "GiB a GPU"):  # fmt: skip
         assert text in printed
-    assert "passes over" not in printed
+    assert "passes over the data" not in printed
 
 
 def test_a_model_that_nobody_knows_has_no_memory_plan_and_data_that_are_here_have_sizes(capsys):

@@ -75,7 +75,8 @@ def test_every_command_ends_so_while_it_imports(command, tmp_path):
     blocked = tmp_path / "sitecustomize.py"
     blocked.write_text(
         "import sys, time\nclass Wait:\n    def find_spec(self, name, path, target=None):\n"
-        "        if name in ('numpy', 'yaml', 'torch', 'tqdm', 'sympy', 'minirl.verify.registry'):\n            print('ready', flush=True)\n            time.sleep(60)\n"
+        "        if name in ('numpy', 'yaml', 'torch', 'tqdm', 'sympy', 'minirl.verify.registry'):\n"
+        "            print('ready', flush=True)\n            time.sleep(60)\n"
         "sys.meta_path.insert(0, Wait())\n"
     )
     words = [word.replace("OUT", str(tmp_path / "out")) for word in command.split()]

@@ -2,8 +2,8 @@
 
     python train.py --run.trackers=[examples/tracker_class.py:Lines]
 
-It is told the options, each step's metrics and each evaluation (names eval/...), on the first rank only; a method `log_table` also
-gets the saved groups. What raises is left out with a warning. A program that follows the run folder from outside: tracker.py.
+It is told the options, each step's metrics and each evaluation (names eval/...), on the first rank only; a method
+`log_table` also gets the saved groups. What raises is left out with a warning. tracker.py follows a run from outside instead.
 """
 
 from pathlib import Path

@@ -10,8 +10,6 @@ from minirl.utils.errors import ConfigError
 from minirl.watch import trackers
 from minirl.watch.trackers import Trackers
 
-from ..conftest import ROOT
-
 
 @pytest.fixture
 def config():
@@ -100,21 +98,6 @@ def test_other_trackers_offline(tmp_path, name, monkeypatch):
         opened.close()
     assert said == []
     assert list(json.loads((tmp_path / "trackers.json").read_text())) == [name]
-
-
-def test_a_class_of_the_users_own_gets_options_steps_and_evaluations(tmp_path):
-    config = load([f"--run.trackers=[{ROOT}/examples/tracker_class.py:Lines]", "--run.seed=7"])
-    for step in (0, 1):
-        opened = Trackers(tmp_path, config, step)
-        opened.log(step, {"eval/pass@1": 0.25})
-        opened.log(step + 1, {"reward/accuracy": 0.5, "policy/entropy": 1.0})
-        opened.groups(step + 1, [{"prompt": "p", "reward": 1.0}])
-        opened.close()
-    first, *lines = (tmp_path / "lines.txt").read_text().splitlines()
-    assert first.endswith("options, seed 7")
-    assert lines == [
-        "0: {'eval/pass@1': 0.25}", "1: {'reward/accuracy': 0.5}", "1: {'eval/pass@1': 0.25}", "2: {'reward/accuracy': 0.5}"
-    ]  # fmt: skip
 
 
 def test_an_own_class_that_cannot_be_had_is_said(tmp_path, capsys):

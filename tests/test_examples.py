@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import train
 from minirl.advantages import Group, build
 from minirl.config.command_line import load
 from minirl.config.options import DataConfig
@@ -22,18 +23,18 @@ from tests.conftest import ROOT
 EXAMPLES = ROOT / "examples"
 
 
-def test_one_run_with_all_of_them(tmp_path):
-    command = [
-        sys.executable, str(ROOT / "train.py"), "--run-dir", str(tmp_path / "run"), "--run.steps=2", "--rollout.prompts=4",
+def test_one_run_with_all_of_them(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    arguments = [
+        "--run-dir", str(tmp_path / "run"), "--run.steps=2", "--rollout.prompts=4",
         "--rollout.group_size=4", "--algorithm.mini_batch_prompts=4", "--algorithm.dynamic_sampling=false",
         "--eval.problems=4", "--eval.samples=2", "--eval.k=2",
         "--algorithm.estimator=examples/estimator.py:Floored+edas", "--estimator.custom={floor: 0.2}",
         "--algorithm.loss=examples/loss.py:Pulled", "--loss.custom={strength: 0.5}",
         "--verifier.rewards=[[examples/reward.py:shows_work, 0.1]]", "--data.task=examples/task.py:sums",
     ]  # fmt: skip
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
-    assert found.returncode == 0, found.stdout + found.stderr
-    assert "64 problems to train on, 17 held out" in found.stdout
+    assert train.main(load(arguments)) == 0
+    assert "64 problems to train on, 17 held out" in capsys.readouterr().out
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert any(name.startswith("reward/terms/") and "shows_work" in name for name in last)
 

@@ -12,7 +12,8 @@ calls       kernel calls, views too, times the seconds a call costs the host: Py
 responses   responses, times what one costs the host outside of kernels
 
 The last two are measured with a model of width 16, whose kernels do nearly nothing, in the same phase. No constant comes from
-the phases that are checked. Operands rotate through more memory than the second-level cache holds, as those of layers do.
+the phases that are checked. Where a constant is measured, operands rotate through as much memory as the phase touches, so that
+they come from the same cache, or from memory.
 Seconds are of the processor, the best of several. roofline: the limit that a run's meter shows (minirl/watch/limit.py), which
 has products and weights alone, at this machine's peaks.
 """
@@ -56,7 +57,6 @@ KINDS = {
     "rows": ("index_select", "index_add", "index_add_", "index", "index_put", "embedding", "embedding_dense_backward", "gather",
              "scatter_add", "repeat_interleave", "masked_fill", "where"),
 }  # fmt: skip
-CACHE = 2**24  # bytes that the operands of a constant's kernel rotate through, more than a second-level cache
 SIZES = (2**12, 2**15, 2**18, 2**21, 2**24)  # bytes of a kernel's tensors at which the constants are measured
 MODELS = {"128 wide": (128, 4, 4, 32, 512), "512 wide": (512, 4, 8, 64, 1536), "1,024 wide": (1024, 2, 8, 128, 3072)}
 TINY = (16, 4, 2, 32, 16)
@@ -84,10 +84,13 @@ class Counted(TorchDispatchMode):
         self.calls = 0
         self.products: dict[Any, int] = defaultdict(int)
         self.traffic: dict[tuple[str, int], int] = defaultdict(int)
+        self.memory: dict[int, int] = defaultdict(int)  # bytes at each address
 
     def __torch_dispatch__(self, kernel: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = kernel(*args, **(kwargs or {}))
         self.calls += 1
+        for x in (x for x in tree_flatten((args, kwargs, out))[0] if isinstance(x, Tensor)):
+            self.memory[x.data_ptr()] = max(self.memory[x.data_ptr()], x.numel() * x.element_size())
         schema, name = kernel._schema, kernel._schema.name.split("::")[1]
         if name in PRODUCTS:
             described = tree_map(lambda x: Shape(x) if isinstance(x, Tensor) else x, (args, kwargs or {}))
@@ -97,10 +100,22 @@ class Counted(TorchDispatchMode):
         if any(r.alias_info and not r.alias_info.is_write for r in schema.returns):
             return out  # a view
         written = [a for a, s in zip(args, schema.arguments, strict=False) if s.alias_info and s.alias_info.is_write]
-        size = sum(x.numel() * x.element_size() for x in tree_flatten((args, kwargs, written or out))[0] if isinstance(x, Tensor))
+        size = sum(
+            x.numel() * x.element_size() for x in tree_flatten((args, kwargs, written or out))[0] if isinstance(x, Tensor)
+        )
         kind = next((k for k, names in KINDS.items() if name in names), "elements")
         self.traffic[(kind, size)] += 1
         return out
+
+    @property
+    def footprint(self) -> int:
+        """Bytes of all tensors, memory that was used again counted once, as a power of two from 2^20 to 2^28."""
+        return 2 ** int(np.clip(round(np.log2(sum(self.memory.values()))), 20, 28))
+
+    def kernel_seconds(self) -> tuple[float, float]:
+        """(products, memory), see above."""
+        memory = sum(n * traffic_seconds(*key, self.footprint) for key, n in self.traffic.items())
+        return interpolated(self.products, self.footprint), memory
 
     examples: dict[Any, Any] = {}
 
@@ -136,28 +151,30 @@ def flops_of(name: str, described: Any) -> float:
 
 
 @cache
-def product_seconds(kernel: Any, key: str) -> float:
+def product_seconds(kernel: Any, key: str, footprint: int) -> float:
     """Of one product alone."""
     described = Counted.examples[(kernel, key)]
     tensors = [x for x in tree_flatten(described)[0] if isinstance(x, Shape)]
     size = sum(4 * int(np.prod(x.size)) for x in tensors)
-    copies = [tree_map(lambda x: x.made() if isinstance(x, Shape) else x, described) for _ in range(max(1, min(64, CACHE // size)))]
-    repeats = max(1, min(len(copies), 64))
+    copies = [
+        tree_map(lambda x: x.made() if isinstance(x, Shape) else x, described)
+        for _ in range(max(1, min(64, footprint // size)))
+    ]
 
     def run() -> None:
-        for args, kwargs in copies[:repeats]:
+        for args, kwargs in copies:
             kernel(*args, **kwargs)
 
     with torch.no_grad():
-        return best(run, 0.03) / repeats
+        return best(run, 0.03) / len(copies)
 
 
 @cache
-def traffic_curve(kind: str) -> tuple[Sequence[float], Sequence[float]]:
+def traffic_curve(kind: str, footprint: int) -> tuple[Sequence[float], Sequence[float]]:
     """(bytes, seconds) of a call of that kind at each of SIZES."""
     found = []
     for size in SIZES:
-        rows, copies = max(1, size // 3 // 4 // 128), max(1, min(64, CACHE // size))
+        rows, copies = max(1, size // 3 // 4 // 128), max(1, min(256, footprint // size))
         inputs = [(torch.rand(rows, 128), torch.rand(rows, 128)) for _ in range(copies)]
         index = torch.randperm(rows)
 
@@ -174,14 +191,14 @@ def traffic_curve(kind: str) -> tuple[Sequence[float], Sequence[float]]:
 EMPTY = torch.zeros(1)
 
 
-def traffic_seconds(kind: str, size: float) -> float:
-    sizes, seconds = traffic_curve(kind)
+def traffic_seconds(kind: str, size: float, footprint: int) -> float:
+    sizes, seconds = traffic_curve(kind, footprint)
     if size > sizes[-1]:
         return seconds[-1] * size / sizes[-1]
     return float(np.interp(size, [0, *sizes], [0, *seconds]))
 
 
-def interpolated(products: dict[Any, int]) -> float:
+def interpolated(products: dict[Any, int], footprint: int) -> float:
     """Seconds of all products: of each kernel at most eight shapes are measured, those between at the rate of their neighbours."""
     total = 0.0
     groups: dict[Any, list[Any]] = defaultdict(list)
@@ -193,7 +210,7 @@ def interpolated(products: dict[Any, int]) -> float:
     for (kernel, _), members in groups.items():
         members.sort()
         chosen = sorted({round(i) for i in np.linspace(0, len(members) - 1, 8)})
-        known = [(members[i][0], product_seconds(kernel, members[i][2])) for i in chosen]
+        known = [(members[i][0], product_seconds(kernel, members[i][2], footprint)) for i in chosen]
         total += sum(calls * float(np.interp(flops, *zip(*known, strict=True))) for flops, calls, _ in members)
     return total
 
@@ -273,7 +290,7 @@ def host(phase: str) -> tuple[float, float]:
             run = phases(policy, work)[phase]
             run()
             counter = counted(run)
-            kernels = interpolated(counter.products) + sum(n * traffic_seconds(*key) for key, n in counter.traffic.items())
+            kernels = sum(counter.kernel_seconds())
             rows.append((counter.calls, work[0] * work[1], best(run, 1.0) - kernels))
     (calls, few, short), (more, many, longer) = rows
     a_response = max(0.0, (longer / more - short / calls) / (many / more - few / calls))
@@ -300,8 +317,7 @@ def main() -> None:
                     continue  # which does not depend on the work
                 run()
                 counter = counted(run)
-                products = interpolated(counter.products)
-                memory = sum(n * traffic_seconds(*key) for key, n in counter.traffic.items())
+                products, memory = counter.kernel_seconds()
                 call, response = host(phase)
                 calls, responses = counter.calls * call, work[0] * work[1] * response
                 predicted = products + memory + calls + responses

@@ -2,8 +2,8 @@
 [--quick] [--only NAME] [--json] [--results FILE]
 
 Phases of a training step by the product's own code, in float32 on one thread: sampling with transformers, old log-probs, update
-(loss, backward pass, AdamW), and, where vLLM is there, the push of weights to its engine. A phase is run once while its kernel calls
-are counted; then, without looking at how long it takes, its seconds are predicted as the sum of
+(loss, backward pass, AdamW), and, where vLLM is there, the push of weights to its engine. A phase is run once while its kernel
+calls are counted; then, without looking at how long it takes, its seconds are predicted as the sum of
 
 products    matrix products and attention: FLOP of each, over the rate that a product of these shapes reaches alone
 memory      every other kernel: bytes read and written, over the rate of kernels of its kind at that size, alone: sums and
@@ -27,7 +27,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 
@@ -117,7 +117,7 @@ class Counted(TorchDispatchMode):
         memory = sum(n * traffic_seconds(*key, self.footprint) for key, n in self.traffic.items())
         return interpolated(self.products, self.footprint), memory
 
-    examples: dict[Any, Any] = {}
+    examples: ClassVar[dict[Any, Any]] = {}
 
 
 class Shape:
@@ -199,7 +199,7 @@ def traffic_seconds(kind: str, size: float, footprint: int) -> float:
 
 
 def interpolated(products: dict[Any, int], footprint: int) -> float:
-    """Seconds of all products: of each kernel at most eight shapes are measured, those between at the rate of their neighbours."""
+    """Seconds of all products: of a kernel that meets many shapes eight are measured, the others interpolated by their FLOP."""
     total = 0.0
     groups: dict[Any, list[Any]] = defaultdict(list)
     for (kernel, key), calls in products.items():

@@ -81,7 +81,7 @@ def arms_of(estimators: Sequence[str], grid: Sequence[str]) -> list[Arm]:
     for text in grid:
         key, equals, values = text.partition("=")
         require(bool(equals and values), f"--grid takes key=value,value such as optimizer.lr=1e-4,3e-4, not {text!r}")
-        found = [value.strip() for value in re.split(r",(?![^\[({]*[\])}])", values)]  # not inside brackets
+        found = [value.strip() for value in split(values)]
         require(all(found), f"--grid {text} has an empty value")
         axes.append([(key.strip().lstrip("-"), value) for value in found])
     arms = []
@@ -89,6 +89,18 @@ def arms_of(estimators: Sequence[str], grid: Sequence[str]) -> list[Arm]:
         named = [estimator] * bool(estimator) + [f"{key.rpartition('.')[2]}={value}" for key, value in point]
         arms.append(Arm(" ".join(named), ({"algorithm.estimator": estimator} if estimator else {}) | dict(point)))
     return arms
+
+
+def split(text: str) -> list[str]:
+    """The parts between the commas of a text that are inside no brackets: "[a,[b,c]],d" has two."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "[({") - (letter in "])}")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
 
 
 def section_of(base: Path) -> dict[str, Any]:
@@ -190,7 +202,10 @@ def budget_options(budget: str | None) -> dict[str, str]:
     if budget is None:
         return {}
     kind, _, amount = budget.partition("=")
-    if kind == "time" and amount:
-        return {"run.seconds": str(duration(amount))}
+    if kind == "time":
+        try:
+            return {"run.seconds": str(duration(amount))}
+        except ConfigError:
+            raise ConfigError(f"--budget {budget}: a time is written as 2h50m, 90s or 1d, not {amount!r}") from None
     require(kind in ("steps", "tokens") and amount.isdecimal(), f"--budget takes steps=N, tokens=N or time=30m, not {budget!r}")
     return {f"run.{kind}": amount}

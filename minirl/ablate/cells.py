@@ -13,14 +13,17 @@ import yaml
 from minirl.config.checks import duration
 from minirl.config.command_line import flat_options, load, read_yaml
 from minirl.config.options import Config, as_tree, every_option
+from minirl.evaluation.held_out import OPTIONS, SAMPLING
+from minirl.run.folder import HARMLESS, listed
 from minirl.utils.console import replace_file
 from minirl.utils.errors import ConfigError, require
 
 SECTION = "ablate"  # of a config file: {arms: {NAME: {option: value}}, baseline: NAME, seeds: N}
 OWN = ("run.seed", "run.dir", "run.resume", "eval.before")  # what the comparison sets itself
-# Sections and options that the evaluation before the first step depends on; cells that agree in them share it.
-SHARED = ("model.", "data.", "verifier.", "rollout.engine", "rollout.stop", "rollout.vllm.", "run.seed")
-SHARED_EVAL = ("problems", "samples", "k", "temperature", "top_p", "top_k", "max_response_tokens")
+# Cells that agree in these share the evaluation before the first step: what held_out.conditions compares, with the whole
+# sections that decide the contents and the rounding.
+SHARED = (*OPTIONS, "model.", "data.", "rollout.vllm.", "run.seed")
+SHARED_EVAL = ("problems", *SAMPLING)
 
 
 @dataclass(frozen=True)
@@ -156,8 +159,7 @@ def cells_of(design: Design, out: Path) -> list[Cell]:
     for seed in range(design.first_seed, design.first_seed + design.seeds):
         for arm in design.arms:
             config = config_of(design, arm, seed)
-            options = {key: value for key, value, _ in every_option(config)}
-            shared = {key: value for key, value in options.items() if key.startswith(SHARED)}
+            shared = {key: value for key, value, _ in every_option(config) if listed(key, SHARED) and not listed(key, HARMLESS)}
             shared |= {name: getattr(config.eval, name) for name in SHARED_EVAL}
             folder = out / "runs" / re.sub(r"[^\w.+=-]|^\.+", "_", arm.name) / f"seed{seed}"
             cells.append(Cell(arm, seed, folder, config, json.dumps(shared, sort_keys=True, default=str)))

@@ -120,8 +120,8 @@ def finished_cells(cells: Sequence[Cell]) -> list[Cell]:
             )
     if unknown:
         say(
-            f"note: {len(unknown)} finished runs ({unknown[0]}{' ...' * (len(unknown) > 1)}) do not say with what data and code "
-            "they were made, so only their options were compared"
+            f"note: {len(unknown)} finished runs ({unknown[0]}{' ...' * (len(unknown) > 1)}) do not say with what data and "
+            "code they were made, so only their options were compared"
         )
     return done
 

@@ -84,9 +84,9 @@ def test_what_changes_no_number_may_be_added_to_a_finished_comparison(cells, tmp
 
 
 ESTIMATOR = """
-from minirl.advantages import Grpo
+from minirl.advantages import GRPO
 
-class Mine(Grpo):
+class Mine(GRPO):
     scale = 1.0
 """
 

@@ -21,6 +21,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from minirl.utils.interrupts import say_interrupts
+
+if __name__ == "__main__":
+    say_interrupts()
+
 from minirl.utils.console import finish_stdout, is_main_process, leave, say
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin on a shared machine cost up to 46x

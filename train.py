@@ -24,6 +24,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin on a sh
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 gc.disable()  # garbage collection during the imports takes a tenth of the start-up time and frees nothing
 
+from minirl.utils.interrupts import say_interrupts
+
+if __name__ == "__main__":
+    say_interrupts()
+
 from minirl.run.inputs import Inputs, inputs_of, read_inputs
 
 if __name__ == "__main__":
@@ -41,7 +46,8 @@ from minirl.policy.micro_batches import MicroBatch
 from minirl.rollout.continuous import continuous_batch
 from minirl.rollout.sampler import as_group, check_full
 from minirl.rollout.types import Batch, Rollout, SamplingParams
-from minirl.run.lifecycle import open_run, plan_lines
+from minirl.run.dry_run import plan_lines
+from minirl.run.lifecycle import open_run
 from minirl.run.metrics import UpdateStats
 from minirl.run.run import Run
 from minirl.utils.console import leave, say
@@ -208,9 +214,6 @@ def main(config: Config, inputs: Inputs | None = None) -> int:
     except (ConfigError, VerifierError, RunError) as error:
         print(f"train.py: {error}", file=sys.stderr)
         return 1 if isinstance(error, RunError) else 2
-    except KeyboardInterrupt:
-        print("train.py: interrupted; start the same command again", file=sys.stderr)
-        return 130
     return 0
 
 

@@ -62,10 +62,23 @@ def control() -> None:
         edas, dealt = table(results, "edas", k), table(results, "shuffled-paper", k)
         print(f"edas - shuffled-paper, pass@{k}: {shown(difference(edas, dealt), 100)}")
         gains = [values.mean(1) - table(results, "dapo", k).mean(1) for values in (edas, dealt)]
-        print(f"  correlation of the two gains over seeds {np.corrcoef(gains)[0, 1]:+.2f}")
+        drawn = np.random.default_rng(0).integers(0, edas.shape[0], (100_000, edas.shape[0]))
+        with np.errstate(divide="ignore"):  # a draw in which EDAS gains nothing
+            low, high = np.quantile(gains[1][drawn].mean(1) / gains[0][drawn].mean(1), (0.025, 0.975))
+        print(
+            f"  the control's gain by EDAS's {gains[1].mean() / gains[0].mean():.2f} [{low:.2f}, {high:.2f}], a bootstrap over seeds"
+        )
     for name in OF_CONTROL:
         edas, dealt = (np.array([[SCALARS[name](run)] for run in runs_of(results, arm)]) for arm in ("edas", "shuffled-paper"))
         print(f"edas - shuffled-paper, {name}: {shown(difference(edas, dealt), 1)}")
+
+
+def branches() -> None:
+    """EDAS against each of its branches alone, and against what the two would give together if gains added up."""
+    whole, parts = (load(DOCS / "study" / name / "results.json") for name in ("control", "branches"))
+    edas, dapo, *alone = table(whole, "edas", 1), *(table(parts, arm, 1) for arm in ("dapo", "edas-b", "edas-c"))
+    for name, values in zip(("edas-b", "edas-c", "their sum"), (*alone, alone[0] + alone[1] - dapo), strict=True):
+        print(f"edas - {name}, pass@1: {shown(difference(edas, values), 100)}")
 
 
 def within(microscope: Path) -> None:
@@ -85,5 +98,6 @@ def within(microscope: Path) -> None:
 if __name__ == "__main__":
     study()
     control()
+    branches()
     if len(sys.argv) > 1:
         within(Path(sys.argv[1]))

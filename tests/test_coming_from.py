@@ -2,7 +2,7 @@
 
 import re
 
-from minirl.config.command_line import load
+from minirl.config.command_line import THEIRS, load
 from minirl.config.options import every_option
 from minirl.rollout.types import Batch
 from minirl.run.metrics import UpdateStats, batch_metrics
@@ -28,6 +28,17 @@ def test_every_option_named_exists():
     named = [name for heading in headings if heading != "Metrics" for name in ours(heading)]
     assert len(set(named) & known) > 40
     assert not set(named) - known - values
+
+
+def test_the_names_that_the_command_line_knows_are_the_page_s():
+    """Those of the trainer itself (learning rate, steps, files) are everybody's and are not on the page."""
+    options = {key for key, *_ in every_option()}
+    rows = [line for line in PAGE.splitlines() if line.startswith("|")]
+    paged = {theirs for theirs, ours in THEIRS.items() if any(f"`{ours}`" in row and f"{theirs}" in row for row in rows)}
+    assert set(THEIRS.values()) <= options
+    assert set(THEIRS) - paged <= {
+        "learning_rate", "max_steps", "output_dir", "model_name_or_path", "train_files", "report_to"
+    }  # fmt: skip
 
 
 def test_every_metric_named_exists():

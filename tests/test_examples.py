@@ -11,28 +11,30 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import train
 from minirl.advantages import Group, build
 from minirl.config.command_line import load
 from minirl.config.options import DataConfig
 from minirl.data.problems import load_problems
 from minirl.utils.errors import ConfigError
+from minirl.watch.trackers import Trackers
 from tests.conftest import ROOT
 
 EXAMPLES = ROOT / "examples"
 
 
-def test_one_run_with_all_of_them(tmp_path):
-    command = [
-        sys.executable, str(ROOT / "train.py"), "--run-dir", str(tmp_path / "run"), "--run.steps=2", "--rollout.prompts=4",
+def test_one_run_with_all_of_them(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    arguments = [
+        "--run-dir", str(tmp_path / "run"), "--run.steps=2", "--rollout.prompts=4",
         "--rollout.group_size=4", "--algorithm.mini_batch_prompts=4", "--algorithm.dynamic_sampling=false",
         "--eval.problems=4", "--eval.samples=2", "--eval.k=2",
         "--algorithm.estimator=examples/estimator.py:Floored+edas", "--estimator.custom={floor: 0.2}",
         "--algorithm.loss=examples/loss.py:Pulled", "--loss.custom={strength: 0.5}",
         "--verifier.rewards=[[examples/reward.py:shows_work, 0.1]]", "--data.task=examples/task.py:sums",
     ]  # fmt: skip
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
-    assert found.returncode == 0, found.stdout + found.stderr
-    assert "64 problems to train on, 17 held out" in found.stdout
+    assert train.main(load(arguments)) == 0
+    assert "64 problems to train on, 17 held out" in capsys.readouterr().out
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert any(name.startswith("reward/terms/") and "shows_work" in name for name in last)
 
@@ -108,6 +110,21 @@ def test_the_data_set_and_a_tracker_that_follows_the_run(tmp_path):
     metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert table[0] == "step,reward/accuracy,policy/entropy"
     assert table[1:] == [f"{i},{row['reward/accuracy']},{row['policy/entropy']}" for i, row in enumerate(metrics, 1)]
+
+
+def test_a_class_of_the_users_own_gets_options_steps_and_evaluations(tmp_path):
+    config = load([f"--run.trackers=[{EXAMPLES}/tracker_class.py:Lines]", "--run.seed=7"])
+    for step in (0, 1):
+        opened = Trackers(tmp_path, config, step)
+        opened.log(step, {"eval/pass@1": 0.25})
+        opened.log(step + 1, {"reward/accuracy": 0.5, "policy/entropy": 1.0})
+        opened.groups(step + 1, [{"prompt": "p", "reward": 1.0}])
+        opened.close()
+    first, *lines = (tmp_path / "lines.txt").read_text().splitlines()
+    assert first.endswith("options, seed 7")
+    assert lines == [
+        "0: {'eval/pass@1': 0.25}", "1: {'reward/accuracy': 0.5}", "1: {'eval/pass@1': 0.25}", "2: {'reward/accuracy': 0.5}"
+    ]  # fmt: skip
 
 
 def test_a_tracker_waits_for_steps_and_gives_those_done_again_once(tmp_path, monkeypatch):

@@ -107,7 +107,7 @@ def test_skipped_steps_are_counted_and_the_run_goes_on(small, tmp_path, monkeypa
     assert [row["optimizer/nonfinite"] for row in rows] == [1, 1, 0]
     assert [row["optimizer/steps"] for row in rows] == [1, 1, 2]
     assert all(math.isfinite(value) for row in rows for value in row.values())
-    assert "warning: step 1: the loss or gradient of 1 optimizer steps was not finite" in capsys.readouterr().out
+    assert "warning: step 1, not finite: the loss or gradient of 1 optimizer steps was not finite" in capsys.readouterr().out
 
 
 def test_too_many_in_a_row_end_the_run_with_its_batch_and_the_weights_before_it(small, tmp_path, monkeypatch, capsys):
@@ -181,6 +181,15 @@ def test_an_engine_that_fails_ends_the_run_with_its_reason_and_what_to_lower(sma
     error = capsys.readouterr().err
     assert "Traceback" in error
     assert re.search(r"train.py: TransformersEngine failed .* illegal memory access .* lower rollout\.max_sequences", error)
+
+
+@pytest.mark.slow
+def test_weights_that_are_not_pushed_end_the_run(small, tmp_path, monkeypatch, capsys):
+    sync = TransformersEngine.sync
+    monkeypatch.setattr(TransformersEngine, "sync", lambda self, policy: policy.version or sync(self, policy))
+    assert train.main(load([*small, "--run-dir", str(tmp_path / "out")])) == 1
+    assert re.search(r"engine holds the weights of version 0, the policy is at \d+: a push is missing", capsys.readouterr().err)
+    assert not (tmp_path / "out" / "summary.json").exists()
 
 
 def test_a_run_survives_the_death_of_its_workers(small, tmp_path, monkeypatch):

@@ -85,7 +85,7 @@ def collect(plan: design.Design, done: Sequence[design.Cell], failed: dict[str, 
         "budget": o.budget or budget_of(done),
         "task": done[0].config.data.task,
         "model": done[0].config.model.path,
-        "differing": design.differing(done),
+        "differing": design.differing(design.cells_of(plan, o.out)),  # also of arms without a finished run
         "failed": failed,
         "until": o.until,
         "last_look": plan.seeds if o.until is not None else None,

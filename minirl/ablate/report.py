@@ -47,6 +47,7 @@ def write_report(out: Path, results: Results) -> list[str]:
         replace_file(out / "report.html", to_html(blocks, pictures))
     return [
         *(found["verdicts"] or ["no seed is finished in every arm, so nothing can be compared yet"]),
+        *also_different(results),
         *(f"not compared: {words}" for words in left_out(results)),
         f"written: {out}/report.html, report.md, curves.png, differences.png",
     ]
@@ -78,8 +79,8 @@ def blocks_of(results: Results, found: dict[str, Any]) -> list[Block]:
         f"{len(results['problems'])} problems. After training: mean over seeds (standard deviation over seeds), percent. "
         f"Before training: pass@1 {100 * found['arms'][baseline]['before']:.1f}.",
         levels(found),
-        f"Difference to {baseline} in points, with 95% intervals over new seeds and new problems that hold at once for all "
-        f"{len(others)} arms of a column"
+        f"Difference to {baseline} in points, with 95% intervals over new seeds and new problems"
+        + (f" that hold at once for all {len(others)} arms of a column" if len(others) > 1 else "")
         + (", and after every seed (--until)" if results["until"] else "")
         + "; p by Holm in brackets. How they are made: docs/comparisons.md.",
         differences(found["held_out"], [f"pass@{k}" for k in found["ks"]], 100),
@@ -132,7 +133,9 @@ def levels(found: dict[str, Any]) -> Table:
 
 
 def shown(d: Difference, scale: float) -> str:
-    """+1.3 [+0.2, +2.4] (p .012)."""
+    """+1.3 [+0.2, +2.4] (p .012); where no number varied, from which nothing follows, that."""
+    if not d.half_width:
+        return f"{scale * d.mean:+.3g}, no variation"
     digits = 1 if scale == 100 else max(0, min(4, 2 - int(np.floor(np.log10(max(d.half_width, 1e-9))))))
     low, mean, high = (f"{scale * x:+.{digits}f}" for x in (d.low, d.mean, d.high))
     return f"{mean} [{low}, {high}] ({'p < .001' if d.p < 0.001 else f'p {d.p:.3f}'})"
@@ -195,6 +198,14 @@ def breakthroughs(found: dict[str, Any], baseline: str) -> Table:
         keys = ("hard", "problems", "both", "arm_only", "baseline_only", "neither")
         rows.append([arm, *(str(c[key]) for key in keys), f"{c['p']:.3f}", shown(c["rate"], 100) if c["rate"] else "–"])
     return [head, *rows]
+
+
+def also_different(results: Results) -> list[str]:
+    """A sentence on the options in which arms of other estimators differ too: they are a part of what is compared."""
+    others = [key for key in results["differing"] if not key.startswith(("algorithm.estimator", "estimator."))]
+    if "algorithm.estimator" not in results["differing"] or not others:
+        return []
+    return [f"the arms differ in more than the advantage: {', '.join(others)} (report.md, What differs between the arms)"]
 
 
 def differing(results: Results) -> Table:
@@ -269,7 +280,8 @@ def draw_curves(results: Results) -> bytes:
 
     figure = Figure(figsize=(15, 10.5), layout="constrained")
     held_out, *panels = figure.subplots(3, 4).flat
-    held_out.set(title="held-out pass@1 and pass@k (dotted)", xlabel="step")
+    largest = next((run["before"]["metrics"].get("k") for run in results["runs"]), "k")
+    held_out.set(title=f"held-out pass@1 and pass@{largest} (dotted)", xlabel="step")
     lines = {}
     for arm in compared(results):
         runs = runs_of(results, arm)
@@ -293,7 +305,8 @@ def draw_curves(results: Results) -> bytes:
 def band(axis: Any, x: Sequence[float], values: Any, like: Any, **style: Any) -> Any:
     """Draws the mean of values float[S, T] at x and its standard error, in the colour of the line `like`, or the next one."""
     colour = {"color": like.get_color()} if like is not None else {}
-    (line,) = axis.plot(x, values.mean(0), linewidth=1.4, **colour, **style)
+    marks = {"marker": "o", "markersize": 3} if len(x) < 10 else {}  # a line between few points is no measured course
+    (line,) = axis.plot(x, values.mean(0), linewidth=1.4, **marks, **colour, **style)
     if len(values) > 1:
         error = values.std(0, ddof=1) / np.sqrt(len(values))
         axis.fill_between(x, values.mean(0) - error, values.mean(0) + error, color=line.get_color(), alpha=0.2, linewidth=0)

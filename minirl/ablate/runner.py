@@ -72,11 +72,10 @@ def visible_gpus() -> list[str]:
     return listed.stdout.split() if listed.returncode == 0 else []
 
 
-def train_script() -> Path:
-    """train.py beside the package. ConfigError when the package was installed without it."""
+def train_script() -> list[str]:
+    """train.py as arguments of python or of a launcher: beside the package in a checkout, a module of it in a wheel."""
     path = Path(minirl.__file__).resolve().parents[1] / "train.py"
-    require(path.is_file(), f"there is no {path}: comparisons run from a checkout of the project")
-    return path
+    return [str(path)] if path.is_file() else ["-m", "minirl.train"]
 
 
 def finished(cell: Cell) -> bool:
@@ -185,7 +184,7 @@ def start(cell: Cell, slot: int, machine: Machine, cells: Sequence[Cell]) -> Run
     """Starts a cell's run; its console goes to `log_of` it, beside its folder."""
     config = cell.folder.with_suffix(".yaml")
     write_config(cell, config)
-    command = [*machine.launcher, str(train_script()), str(config), f"--run.dir={cell.folder}"]
+    command = [*machine.launcher, *train_script(), str(config), f"--run.dir={cell.folder}"]
     if shared := evaluation_for(cell, cells):
         command.append(f"--eval.before={shared}")
     with log_of(cell).open("ab") as log:

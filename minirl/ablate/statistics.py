@@ -207,10 +207,10 @@ def sequential(arm: Floats, baseline: Floats, width: float, last: int = LAST_LOO
     return found, found.high - found.low <= width
 
 
-def rounded(points: float, half: float, up: bool = False) -> str:
+def rounded(points: float, half: float) -> str:
     """A number in points with one digit after the point, more where the half-width is below a tenth."""
     digits = 1 if half >= 0.1 or not half else min(6, ceil(-log10(half) - 1e-9))
-    return f"{ceil(points * 10**digits - 1e-6) / 10**digits if up else points:.{digits}f}"
+    return f"{points:.{digits}f}"
 
 
 def sentence(name: str, baseline: str, found: Difference) -> str:
@@ -221,8 +221,8 @@ def sentence(name: str, baseline: str, found: Difference) -> str:
     if not half:
         return f"{name} and {baseline} cannot be compared: no number varied, so nothing follows ({runs})"
     if found.p > ALPHA:
-        most = rounded(max(abs(low), abs(high)), half, up=True)
-        return f"{name} and {baseline} are not distinguishable: the difference is at most {most} points ({runs})"
+        most = rounded(max(abs(low), abs(high)), half)
+        return f"{name} and {baseline} are not distinguishable: the difference is at most {most} points (95%; {runs})"
     size = f"{rounded(abs(mean), half)} +- {rounded(half, half)} points"
     if low <= 0 <= high:
         size += f", interval over 0 but p = {found.p:.2g} by Holm"

@@ -12,6 +12,8 @@ from minirl.evaluation.metrics import mean_intervals, paired_difference
 from minirl.evaluation.report import percent
 from minirl.utils.errors import ConfigError
 
+FEWEST = 4  # samples a problem: 0 of fewer is no sign that a problem is hard
+
 
 def analyse(before: Problems, methods: Mapping[str, Problems], seed: int) -> dict[str, Any]:
     """Problems at 0/n before: how many each method solves at least once after, and how many no other method solves."""
@@ -37,6 +39,7 @@ def analyse(before: Problems, methods: Mapping[str, Problems], seed: int) -> dic
     first = next(iter(solved))
     return {
         "samples": sizes,
+        "samples_before": {b: max(before[k].judged for k in hard if k[0] == b) for b in sizes},
         "benchmarks": {b: row(benchmarks == b) for b in sizes},
         "total": row(np.full(len(hard), True)),
         "rate": mean_intervals({m: 1.0 * x for m, x in solved.items()}, seed),
@@ -79,7 +82,10 @@ def tables(result: Mapping[str, Any]) -> list[str | Table]:
     table.append(["rate, % [95%]", "", *(percent(result["rate"][m]) for m in methods), *share])
     without = [f"{n} of {m}" for m, n in result["without_verdict"].items() if n]
     samples = "; ".join(f"{b} {max(s.values())}" for b, s in result["samples"].items())
+    few = [f"{benchmark} ({n})" for benchmark, n in result["samples_before"].items() if n < FEWEST]
     return [
+        *([f"Not to be read from {', '.join(few)}, by samples a problem before training: what training made solvable. So few "
+           "samples miss many a problem that could be solved already."] if few else []),
         "Problems that no sample solved before training, and how many have at least one right sample after it; 95% intervals "
         f"by bootstrap over problems. Samples a problem after: {samples}.",
         table,

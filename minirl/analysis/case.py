@@ -79,7 +79,9 @@ def tables(result: Mapping[str, Any]) -> list[str | Table]:
         "Chosen because it has the most classes of two or more wrong responses among problems with several classes, then the "
         "most wrong responses."
     )
+    single = all(len(found["classes"]) < 2 for found in result["models"].values())
     blocks: list[str | Table] = [
+        *(["Not to be read from it: how errors differ. All its wrong responses are of one class."] if single else []),
         f"Problem {result['problem']}, right answer `{result['gold']}`." + f" {rule}" * result["chosen"],
         quoted(result["prompt"]),
     ]

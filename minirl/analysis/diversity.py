@@ -48,6 +48,18 @@ def quartile_ranges(diversity: Floats) -> list[tuple[float, float]]:
     return [(float(ordered[count * q // 4]), float(ordered[-(-count * (q + 1) // 4) - 1])) for q in range(4)]
 
 
+def alike(found: Mapping[str, Any]) -> str:
+    """Why the quartiles of a cohort do not differ in how diverse errors are; "" where they do."""
+    least, most = found["diversity_range"][0][0], found["diversity_range"][3][1]
+    if least == most:
+        return f"Every problem has the error diversity {least:.3g}, so the quartiles are four shares of the same problems"
+    if found["most_classes"] == 1:
+        return (
+            "No problem has two different wrong answers, so diversity is 1 / wrong answers and its quartiles are of pass rates"
+        )
+    return ""
+
+
 def quartiles(diversity: Floats, before: Floats, after: Floats, *, seed: int, resamples: int = RESAMPLES) -> dict[str, Any]:
     """Improvement rate, the share of problems whose pass rate rose, by quartile; bootstrap over problems, each cut anew."""
     improved, single = (after > before).astype(float), np.ones((1, len(before)))
@@ -92,7 +104,8 @@ def analyse(before: Problems, methods: Mapping[str, Problems], seed: int) -> dic
                 continue
             diversities = np.array([error_diversity(before[k]) for k in keys])
             rates = [np.array([pass_rate(problems[k]) for k in keys]) for problems in (before, after)]
-            result["methods"][label][cohort] = quartiles(diversities, *rates, seed=seed)
+            classes = max(len({row["label"] for row in before[k].wrong}) for k in keys)
+            result["methods"][label][cohort] = quartiles(diversities, *rates, seed=seed) | {"most_classes": classes}
     return result
 
 
@@ -112,8 +125,15 @@ def tables(result: Mapping[str, Any]) -> list[str | Table]:
             spread = [f"{least:.3f} to {most:.3f}" for least, most in found["diversity_range"]]
             inside.append([label, COHORTS[cohort], "range of error diversity", *spread])
             inside.append([label, COHORTS[cohort], "mean pass rate, %", *(f"{100 * x:.1f}" for x in found["pass_rate_before"])])
+    unreadable = {
+        f"Not to be read from {COHORTS[cohort]} of {label}: whether diversity matters. {why}."
+        for label, cohorts in result["methods"].items()
+        for cohort, found in cohorts.items()
+        if found is not None and (why := alike(found))
+    }
     left = [f"{n} of {label}" for label, n in result["left_out"].items() if n]
     return [
+        *sorted(unreadable),
         "Problems in four equal parts by error diversity before training (unique wrong answers / wrong answers). Improvement "
         "rate: percent of problems whose pass rate rose, with 95% bootstrap intervals over problems.",
         rates,

@@ -25,6 +25,9 @@ SERIES = {
 GENERATED = "diverse share of generated groups"
 DRAWN = ("sampling/groups", "sampling/aborted_groups")  # all prompts drawn in a step
 COUNTED = ("groups/diverse_groups", *DRAWN, "step")
+UNREADABLE = (
+    "Not to be read from these runs: diversity of errors, and what EDAS does with it. No group had two different wrong answers."
+)
 REWARD_SMOOTHING = 0.5  # the paper's
 # Runs whose groups were drawn otherwise have counts that cannot be compared.
 ALIKE = (
@@ -161,7 +164,9 @@ def tables(result: Mapping[str, Any]) -> list[str | Table]:
         means = [f"{x:.1f} ({x / y:.2f})" if y else f"{x:.1f}" for x, y in zip(found["epochs"], reference, strict=False)]
         courses.append([label, *ends, decline, *means, *[""] * (epochs - len(means))])
     runs = ", ".join(f"{label} {found['runs']}" for label, found in methods.items())
+    diverse = any(found["means"]["diverse groups"]["mean"] for found in methods.values())
     return [
+        *([] if diverse else [UNREADABLE]),
         f"Counts are of the {result['groups_in_a_batch']} groups trained on at a step, whatever the estimator does with them. "
         f"Runs: {runs}; in brackets the range over them. One run is no measure of chance: give several seeds as LABEL=FOLDER.",
         table,

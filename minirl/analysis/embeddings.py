@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from minirl.analysis.output import Table, number
-from minirl.analysis.samples import Key, Problems
+from minirl.analysis.samples import Key, Problems, without_prose
 from minirl.evaluation.metrics import Floats, mean_intervals
 from minirl.evaluation.report import percent
 from minirl.utils.errors import ConfigError
+from minirl.utils.hub import hub_is_offline
 from minirl.verify.types import RIGHT, WRONG
 
 COMPARED = {
@@ -37,6 +38,8 @@ class Embedder:
             path = cached_file(name, file, _raise_exceptions_for_missing_entries=False)
             return json.loads(Path(path).read_text(encoding="utf-8")) if path else missing
 
+        if not Path(name).exists():
+            hub_is_offline()  # asked once, here: the clients would try for half a minute at every file
         try:
             # Code in a model's folder is never run; transformers would ask, and take any "yes" on standard input.
             self.tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
@@ -129,6 +132,8 @@ def analyse(models: Mapping[str, Problems], embedder: Embedder, threshold: float
     pairs and triples of one response for each different answer, the first of each, the right one among them."""
     result: dict[str, Any] = {"threshold": threshold, "text": text, "models": {}, "cosines": {}, "without_answer": {}}
     result["deceptive"] = {}
+    prose = "whether an embedding of reasoning can tell answers apart"
+    result["unreadable"] = without_prose(models, prose) if text == "response" else []
     for label, problems in models.items():
         samples = [(key, row) for key, attempts in problems.items() for row in (*attempts.right, *attempts.wrong)]
         kept = [(key, row) for key, row in samples if text == "response" or row["key"] is not None]
@@ -202,6 +207,7 @@ def tables(result: Mapping[str, Any]) -> list[str | Table]:
     what = "whole responses" if result["text"] == "response" else "canonical answers alone"
     left = [f"{n} of {m}" for m, n in result["without_answer"].items() if n]
     return [
+        *result["unreadable"],
         f"Cosines of embeddings of {what}; for a triple the least of its three. Means over problems, 95% bootstrap intervals; "
         "the last column is the share of all pairs or triples. What lies above the threshold would be merged by it, though the "
         f"answers differ. {result['cut']} texts were longer than the model's {result['longest']} tokens and were cut.",

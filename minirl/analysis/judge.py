@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from minirl.analysis.ngrams import within_between
 from minirl.analysis.output import CONTRAST_HEAD, Table, contrast, contrast_cells, scatter
-from minirl.analysis.samples import Problems, Row, rows_with
+from minirl.analysis.samples import Problems, Row, rows_with, without_prose
 from minirl.evaluation.report import markdown
 from minirl.utils.console import say
 from minirl.utils.errors import ConfigError
@@ -70,6 +70,7 @@ PROMPTS = {"ours": PROMPT, "paper": PAPER_PROMPT}
 VERDICT = re.compile(r"verdict\W{0,10}(same|different)\b|same_error_root\W{0,5}(true|false)\b", re.IGNORECASE)
 FAILURES_IN_A_ROW = 10  # then the endpoint is taken to be broken
 NO_COMPLETION = "garbage: not a chat completion"
+UNREACHABLE = ("ConnectError", "ConnectTimeout", "UnsupportedProtocol")  # errors of httpx
 TRANSIENT = (408, 409, 429)  # and everything from 500: what the client tries again
 
 
@@ -165,8 +166,8 @@ class Endpoint:
             raise ConfigError("the judge needs the openai package: pip install 'minirl[judge]'") from None
         self.url, self.retries = f"{url.rstrip('/')}/chat/completions", retries
         # A redirect is not followed: the key would go to whatever host the answer names, and that host's answer would count.
-        plain = DefaultHttpxClient(follow_redirects=False)
-        self.client = OpenAI(base_url=url, api_key=key or "none", timeout=timeout, max_retries=retries, http_client=plain)
+        self.plain = DefaultHttpxClient(follow_redirects=False)
+        self.client = OpenAI(base_url=url, api_key=key or "none", timeout=timeout, max_retries=retries, http_client=self.plain)
         whole = {"model": model, "temperature": 0, "max_tokens": 1024, **body}
         self.body = {name: value for name, value in whole.items() if value is not None}
         self.cache, self.lock = cache, threading.Lock()
@@ -175,6 +176,15 @@ class Endpoint:
             content = cache.read_bytes()
             cache.write_bytes(content[: content.rfind(b"\n") + 1])  # a line that an interruption cut is taken off
             self.known = {row["request"]: row["text"] for row in rows_with(cache, ("request", "text"))}
+
+    def check_reachable(self) -> None:
+        """ConfigError when nothing listens there: said at once, since the client would try again for half a minute."""
+        try:
+            self.plain.head(self.url, timeout=5.0)
+        except Exception as error:  # noqa: BLE001 - of httpx or its successor, by the client's version
+            if type(error).__name__ in UNREACHABLE:
+                raise ConfigError(f"{self.url} cannot be reached: {error}; is the server up, and --endpoint right?") from None
+            # Something is there; how it answers, the questions show.
 
     def request(self, prompt: str) -> tuple[str, dict[str, Any]]:
         """(name in the cache, body) of a prompt."""
@@ -234,7 +244,7 @@ class Endpoint:
             last = "timeout"
         except openai.APIConnectionError as error:
             cause = type(error.__cause__).__name__  # of httpx or its successor, by the client's version
-            if cause in ("ConnectError", "UnsupportedProtocol"):
+            if cause in UNREACHABLE:
                 raise ConfigError(f"{self.url} cannot be reached: {error.__cause__}") from None
             last = f"broken connection ({cause})"
         raise Unanswered(f"{last}, {self.retries + 1} tries")
@@ -271,11 +281,16 @@ def run(o: argparse.Namespace, models: Mapping[str, Problems]) -> dict[str, Any]
     cache = o.out / "judge_cache.jsonl"
     # No key is fine for a server of one's own; another one answers 401.
     endpoint = Endpoint(o.endpoint, o.judge, os.environ.get(o.key_variable, ""), cache, o.timeout, o.retries, o.request)
+    unreadable = without_prose(models, "which step they go wrong at")
     if o.dry_run:
+        for sentence in unreadable:
+            say(f"{sentence}\n")
         say(markdown(cost_table(endpoint, pairs)))
         return None
+    if any(endpoint.request(pair.prompt)[0] not in endpoint.known for pair in pairs):
+        endpoint.check_reachable()
     cache.parent.mkdir(parents=True, exist_ok=True)
-    described = {"judge": o.judge, "endpoint": endpoint.url, "prompt": o.prompt}
+    described = {"judge": o.judge, "endpoint": endpoint.url, "prompt": o.prompt, "unreadable": unreadable}
     return {**described, **analyse(pairs, judge_pairs(endpoint, pairs, o.workers), o.seed)}
 
 
@@ -339,6 +354,7 @@ def tables(result: Mapping[str, Any]) -> list[str | Table]:
     unjudged = sum(n for n, _ in reasons(result))
     usage = result["usage"]
     return [
+        *result["unreadable"],
         f"Share of pairs of wrong responses that {result['judge']} judged to go wrong for the same reason: mean over pairs, "
         "then over problems with verdicts on pairs of both sorts; 95% bootstrap intervals over problems, sign-flip p.",
         table,

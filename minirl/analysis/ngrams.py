@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minirl.analysis.output import CONTRAST_HEAD, Table, contrast, contrast_cells
-from minirl.analysis.samples import Problems, Row
+from minirl.analysis.samples import Problems, Row, without_prose
 from minirl.utils.errors import ConfigError
 
 TOKEN = re.compile(r"\\?\w+|[^\w\s]")
@@ -49,6 +49,7 @@ def before_the_answer(row: Row) -> str:
 def analyse(models: Mapping[str, Problems], seed: int) -> dict[str, Any]:
     """{model: {text: contrast or None}}, over problems that have two wrong responses of one class and two of different ones."""
     result: dict[str, Any] = {"models": {}, "problems": {}, "too_short": {}}
+    result["unreadable"] = without_prose(models, "whether equal answers come from alike reasoning")
     for label, problems in models.items():
         if not any(attempts.wrong for attempts in problems.values()):
             raise ConfigError(f"{label} has no wrong answers with an error class, so there is nothing to compare")
@@ -99,6 +100,7 @@ def tables(result: Mapping[str, Any]) -> list[str | Table]:
             cells = contrast_cells(found) if found else ["0", *["–"] * 6]
             table.append([label, TEXTS[text], *cells, str(result["too_short"][label][text])])
     return [
+        *result["unreadable"],
         "Jaccard similarity of the sets of token 3-grams of wrong responses to one problem: mean over pairs, then over "
         "problems with pairs of both sorts; 95% bootstrap intervals over problems, sign-flip p. Too short: fewer "
         "than three tokens, left out.",

@@ -1,10 +1,13 @@
 """What the analyses read: samples of evaluations (eval.py) and of training runs (train.py), a problem at a time."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from minirl.config.command_line import labelled
@@ -18,6 +21,8 @@ COLUMNS = (
     "model", "benchmark", "problem", "index", "sample", "prompt", "gold", "response", "status", "label", "key", "tokens"
 )  # fmt: skip
 SETTINGS = ("sha256", "samples", "temperature")  # what must be the same before and after training
+WORD = re.compile(r"(?<![\\\w])[^\W\d_]{2,}")  # of two letters or more, and no LaTeX command
+FEWEST_WORDS = 5  # of the middle wrong response: with fewer there is no prose
 TRAINING = "training"  # what stands for a benchmark where the samples are a run's rollouts
 
 
@@ -143,6 +148,25 @@ def answered(models: Mapping[str, Problems]) -> dict[str, Problems]:
         }
         for label, problems in models.items()
     }  # fmt: skip
+
+
+def without_prose(models: Mapping[str, Problems], what: str) -> list[str]:
+    """A sentence for each model whose wrong responses have no wording beside their answer, so that `what` says nothing there:
+    half of them have fewer than FEWEST_WORDS words, or half of the pairs of one class are the same text."""
+    found = []
+    for label, problems in models.items():
+        wrong = [attempts.wrong for attempts in problems.values()]
+        words = median([len(WORD.findall(row["response"])) for rows in wrong for row in rows] or [FEWEST_WORDS])
+        pairs = [(a, b) for rows in wrong for a, b in combinations(rows, 2) if a["label"] == b["label"]]
+        same = sum(a["response"] == b["response"] for a, b in pairs)
+        why = [f"half of them have {words:g} words or fewer"] * (words < FEWEST_WORDS)
+        why += [f"{100 * same / len(pairs):.0f}% of the pairs of one class are the same text"] if 2 * same > len(pairs) else []
+        if why:
+            found.append(
+                f"Not to be read from the wrong responses of {label}: {what}. They hold little beside their answer "
+                f"({', '.join(why)}), so that wording and class are nearly one thing here."
+            )
+    return found
 
 
 def before_and_after(

@@ -26,6 +26,37 @@ from minirl.utils.errors import ConfigError, require
 
 SHORT = {"run-dir": "run.dir", "resume": "run.resume", "stop-after": "run.stop_after"}
 # Former names of options -> current names.
+# What TRL (bare) and verl (the last part) call an option, where difflib would not find it.
+THEIRS = {
+    "num_generations": "rollout.group_size",
+    "n": "rollout.group_size",
+    "train_batch_size": "rollout.prompts",
+    "generation_batch_size": "rollout.prompts",
+    "max_completion_length": "rollout.max_response_tokens",
+    "max_response_length": "rollout.max_response_tokens",
+    "max_prompt_length": "data.max_prompt_tokens",
+    "use_vllm": "rollout.engine",
+    "adv_estimator": "algorithm.estimator",
+    "loss_type": "algorithm.loss_agg_mode",
+    "epsilon": "algorithm.clip_low",
+    "epsilon_high": "algorithm.clip_high",
+    "clip_ratio_low": "algorithm.clip_low",
+    "clip_ratio_high": "algorithm.clip_high",
+    "delta": "algorithm.dual_clip",
+    "num_iterations": "algorithm.epochs",
+    "ppo_epochs": "algorithm.epochs",
+    "beta": "algorithm.kl_coef",
+    "kl_loss_coef": "algorithm.kl_coef",
+    "ppo_mini_batch_size": "algorithm.mini_batch_prompts",
+    "ppo_max_token_len_per_gpu": "optimizer.micro_batch_tokens",
+    "per_device_train_batch_size": "optimizer.micro_batch_tokens",
+    "learning_rate": "optimizer.lr",
+    "max_steps": "run.steps",
+    "output_dir": "run.dir",
+    "model_name_or_path": "model.path",
+    "train_files": "data.train",
+    "report_to": "run.trackers",
+}
 RENAMED = {
     "rollout.samples": "rollout.group_size",
     "rollout.gap_warn": "rollout.logprob_diff_warn",
@@ -167,13 +198,16 @@ def flat_options(tree: Mapping[Any, Any]) -> dict[str, str]:
 
 
 def unknown(key: str, value: Any, options: Sequence[str]) -> str:
-    """The error for an unknown option, with its new name if it was renamed, else the closest name in any section."""
+    """The error for an unknown option, with its new name if it was renamed, ours if it is TRL's or verl's, else the closest
+    name in any section."""
     if old := next((old for old in RENAMED if key == old or key.startswith(f"{old}.")), None):
         return f"the option {old} is now called {RENAMED[old]}"
     if any(option.startswith(f"{key}.") for option in options):
         return f"{key} is a section with options of its own, not {value!r}"
     section, _, last = key.rpartition(".")
     here = [option for option in options if option.rpartition(".")[0] == section]
+    if last in THEIRS and f"{section}.{last}" not in THEIRS.values():
+        return f"unknown option {key}: what TRL or verl call {last} is {THEIRS[last]} here (docs/coming-from-trl-and-verl.md)"
     names = {option.partition(".")[0]: option.partition(".")[0] for option in options}
     known = here or list(names)
     names |= {option.rpartition(".")[2]: option for option in (*reversed(options), *here)}  # its own section first

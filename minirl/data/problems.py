@@ -121,7 +121,10 @@ def rows_to_problems(rows: Sequence[dict[str, Any] | None], config: DataConfig, 
         if pattern:
             found = pattern.search(answer)
             if not found or not found.groups():
-                raise ConfigError(f"{source}, row {number}: data.answer_pattern finds no group in the answer {answer[-80:]!r}")
+                raise ConfigError(
+                    f"{source}, row {number}: data.answer_pattern={config.answer_pattern!r} finds no group in the answer "
+                    f"{answer[-80:]!r}; null takes answers whole"
+                )
             answer = found.group(1)
         extra_info = {name: needed(row, column, source, number) for name, column in extra.items()}
         problems.append(Problem(str(row.get("id", number)), prompt, answer.strip(), extra_info, messages))

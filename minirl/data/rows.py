@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from minirl.utils.errors import ConfigError
+from minirl.utils.errors import ConfigError, HubError
+from minirl.utils.hub import hub_is_offline
 
 
 def read_rows(source: str, subset: str | None, split: str, revision: str | None = None) -> Sequence[dict[str, Any] | None]:
@@ -25,12 +26,13 @@ def read_rows(source: str, subset: str | None, split: str, revision: str | None 
             except (OSError, pyarrow.ArrowException, UnicodeDecodeError) as error:
                 raise ConfigError(f"{source} is not a readable parquet file: {error}") from None
         return read_jsonl(path)
+    kind = HubError if hub_is_offline() else ConfigError  # before datasets is imported, which reads HF_HUB_OFFLINE then
     from datasets import load_dataset
 
     try:
         return list(load_dataset(source, subset, split=split, revision=revision))
     except Exception as error:  # noqa: BLE001 - the library raises a dozen kinds for a missing or unreachable data set
-        raise ConfigError(
+        raise kind(
             f"cannot load {source!r} (subset {subset}, split {split}) from the Hub: {type(error).__name__}: "
             f"{' '.join(str(error).split())[:300]}; a local file must end in .jsonl or .parquet"
         ) from None

@@ -66,7 +66,7 @@ def counts(problem: str, group: Sequence[Rollout]) -> dict[str, Any]:
     wrong = Counter(r.verdict.label or "" for r in group if r.verdict.status == WRONG)
     return {
         "id": problem, "n": statuses[RIGHT] + statuses[WRONG], "right": statuses[RIGHT],
-        "wrong": dict(wrong.most_common()), "tokens": round(float(np.mean([r.length for r in group])), 2),
+        "wrong": dict(wrong.most_common()), "tokens": round(float(np.mean([r.length for r in group])), 6),
     }  # fmt: skip
 
 

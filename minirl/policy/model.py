@@ -26,7 +26,8 @@ from minirl.policy import plan
 from minirl.policy.attention import packed_attention
 from minirl.policy.logprobs import PROGRAMS
 from minirl.utils.distributed import Ranks
-from minirl.utils.errors import ConfigError, RunError
+from minirl.utils.errors import ConfigError, HubError, RunError
+from minirl.utils.hub import hub_is_offline
 
 transformers_logging.disable_progress_bar()  # it would overwrite the run's own
 
@@ -41,6 +42,7 @@ def model_source(config: ModelConfig) -> str:
 def load(kind: Any, config: ModelConfig, **arguments: Any) -> Any:
     """`kind.from_pretrained` of the configured model. ConfigError when it is not there, cannot be read, or lacks weights."""
     source, weights = model_source(config), kind is AutoModelForCausalLM
+    missing_here = not Path(source).exists() and hub_is_offline()
     if weights:
         arguments["output_loading_info"] = True
     try:
@@ -53,7 +55,7 @@ def load(kind: Any, config: ModelConfig, **arguments: Any) -> Any:
             hint = "its code can be trusted, then set model.trust_remote_code=true"
         elif Path(source).exists():
             hint = "config.json, weights and tokenizer are whole, and model.attention known"
-        raise ConfigError(
+        raise (HubError if missing_here else ConfigError)(
             f"cannot load model.path={config.path!r}: {' '.join(str(error).split())[:300]}; check that {hint}"
         ) from None
     if not weights:

@@ -91,22 +91,27 @@ def kept_by_layer(model: Model, half: bool, autocast: bool) -> int:
 
 
 def run_plan(config: Config, train_size: int, test_size: int, ranks: int) -> list[str]:
-    """Lines on estimator, data, steps and rollouts of a run."""
+    """Lines on estimator, data, steps and rollouts of a run. train_size: 0 for data that are not known."""
     r, a, run = config.rollout, config.algorithm, config.run
     rollouts = r.prompts * r.group_size
     steps = r.prompts // a.mini_batch_prompts * a.epochs
     drawn = r.draws(r.prompts)
-    total = run.steps if run.epochs is None else min(run.steps, ceil(run.epochs * train_size / drawn))
+    total = run.steps if run.epochs is None or not train_size else min(run.steps, ceil(run.epochs * train_size / drawn))
+    data, passes = "data not known", ""
+    if train_size:
+        data = f"data {train_size:,} problems to train on, {test_size:,} held out"
+        passes = (
+            f", {total * drawn / train_size:.2f} passes over the data (with dynamic sampling more passes, or fewer steps where "
+            "run.epochs limits them)"
+        )
     return [
         f"estimator {a.estimator}: clip -{a.clip_low:g}/+{a.clip_high:g}, {a.loss_agg_mode}, "
         f"dynamic sampling {'on' if a.dynamic_sampling else 'off'}",
-        f"data {train_size:,} problems to train on, {test_size:,} held out; {ranks} rank{'s' if ranks > 1 else ''}",
+        f"{data}; {ranks} rank{'s' if ranks > 1 else ''}",
         f"one step {r.prompts} prompts x {r.group_size} samples = {rollouts:,} rollouts of at most {r.max_response_tokens:,} "
         f"tokens ({rollouts * r.max_response_tokens:,}), {steps} optimizer step{'s' if steps > 1 else ''} of "
         f"{a.mini_batch_prompts * r.group_size:,} rollouts",
-        f"run {total:,} steps = {total * rollouts:,} rollouts, {total * steps:,} optimizer steps, "
-        f"{total * drawn / train_size:.2f} passes over the data (with dynamic sampling more passes, or fewer steps "
-        "where run.epochs limits them)",
+        f"run {total:,} steps = {total * rollouts:,} rollouts, {total * steps:,} optimizer steps{passes}",
     ]
 
 

@@ -78,13 +78,6 @@ def packages(config: Config) -> dict[str, str]:
     return {package: option for package, (needed, option) in asked.items() if needed}
 
 
-def plan_lines(inputs: Inputs) -> list[str]:
-    """The output of --dry-run: notes, sizes, steps and memory of a run."""
-    config, encoded = inputs.config, encode(inputs)
-    lines = run_plan(config, len(encoded.prompts), len(encoded.test), config.plan.gpus)
-    return [*inputs.notes, *lines, *model_plan(config)]
-
-
 @contextmanager
 def open_run(inputs: Inputs) -> Iterator[Run]:
     """A run ready for its next step: new, resumed from a checkpoint, or a saved step to replay.
@@ -169,9 +162,10 @@ def introduce(inputs: Inputs, encoded: Encoded, ranks: Ranks, folder: Any) -> No
     sizes = run_plan(config, len(encoded.prompts), len(encoded.test), ranks.size)
     terms = [str(name) for name, _ in config.verifier.rewards] + ["overlong_buffer"] * (config.algorithm.overlong_buffer > 0)
     if terms or ".py:" in config.verifier.name:
+        edas = "; EDAS does not change the advantage of a wrong response where it is positive"
         notes.append(
-            f"note: rewards are not only 0 and 1 ({', '.join(terms) or config.verifier.name}): right and wrong are what "
-            f"{config.verifier.name} says; EDAS does not change the advantage of a wrong response where it is positive"
+            f"note: rewards may be other than 0 and 1 ({', '.join(terms) or config.verifier.name}): right and wrong are what "
+            f"{config.verifier.name} says{edas if '+edas' in config.algorithm.estimator else ''}"
         )
     for line in (*notes, *sizes, *memory, f"run folder {folder}"):
         say(line)

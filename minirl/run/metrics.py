@@ -61,7 +61,7 @@ def batch_metrics(
         "response/truncated": mean([r.truncated for r in rollouts]),
         "response/no_answer": mean([label == NO_ANSWER for label in labels]),
         "response/empty_answer": mean([label == EMPTY_ANSWER for label in labels]),
-        "response/unlabelled": mean([r.verdict.status == WRONG and not r.verdict.label for r in rollouts]),
+        "response/unlabelled": mean([not r.verdict.label for r in rollouts if r.verdict.status == WRONG]),
         "verify/timeouts": float(sum(label == TIMEOUT for label in labels)),
         "verify/errors": float(sum(r.verdict.status == ERROR for r in rollouts)),
         **{f"groups/{key}": value for key, value in generated.items()},

@@ -121,7 +121,7 @@ class Reporter:
         self.bar.update()
         for diagnosis in newly_seen(self.history, self.config, {d.name for d in self.diagnoses}):
             self.diagnoses.append(diagnosis)
-            say(f"warning: step {step}: {diagnosis.text}")
+            say(f"warning: step {step}, {diagnosis.name}: {diagnosis.text}")
 
     def evaluation(self, step: int, result: dict[str, float]) -> None:
         """Adds an evaluation to `evaluations` and prints it."""

@@ -65,7 +65,7 @@ class Stop:
         now = time.perf_counter()
         if number in (signal.SIGTERM, signal.SIGINT) and self.asked_at is None:
             self.asked_at = now
-            text = f"{signal.Signals(number).name}: the run ends after this step; Ctrl-C again ends it at once\n"
+            text = f"{signal.Signals(number).name}: the run ends after this step; Ctrl-C then ends it at once\n"
             with contextlib.suppress(OSError):  # its reader may have ended by the same Ctrl-C
                 os.write(2, text.encode())
         elif number == signal.SIGINT and self.asked_at is not None and now - self.asked_at > ECHO:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+import minirl
 from minirl.advantages import has_signal
 from minirl.analysis.run_report import write_report
 from minirl.data.prompts import Prompt
@@ -148,5 +149,7 @@ class TrainingRun(Run):
 
 def resume_command(folder: Path | None) -> str:
     """The command that resumes a run, to paste into the shell that started it."""
+    if Path(sys.argv[0]).parent == Path(minirl.__file__).parent:  # of a wheel
+        return f"python -m minirl.train {shlex.quote(f'{folder}/config.yaml')}"
     script = min(sys.argv[0], os.path.relpath(sys.argv[0]), key=len) if Path(sys.argv[0]).name == "train.py" else "train.py"
     return f"python {shlex.quote(script)} {shlex.quote(f'{folder}/config.yaml')}"

@@ -8,6 +8,10 @@ class ConfigError(Exception):
     """Bad input of the user; the message is one sentence with the value and the remedy."""
 
 
+class HubError(ConfigError):
+    """Something that is neither in the cache nor can be had from the Hub, which cannot be reached."""
+
+
 class RunError(Exception):
     """A run that cannot continue; the message is one sentence with the cause and the remedy."""
 

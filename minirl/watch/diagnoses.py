@@ -159,8 +159,8 @@ def no_error_labels(history: Sequence[Row], config: Config) -> str | None:
     if "edas" not in config.algorithm.estimator or len(history) > 1 or not share > 0:
         return None
     return (
-        f"the verifier gives no error label for {share:.0%} of the responses, and EDAS leaves those alone: a reward function "
-        "can return a Verdict with a label"
+        f"the verifier gives no error label for {share:.0%} of the wrong responses, and EDAS leaves those alone: a reward "
+        "function can return a Verdict with a label"
     )
 
 
@@ -317,19 +317,20 @@ def entropy_collapse(history: Sequence[Row], config: Config) -> str | None:
 
 def learning_rate(history: Sequence[Row], config: Config) -> str | None:
     """A KL of 0.05 nats a token within one batch is five times what trust-region methods aim at, and sound runs stay below
-    0.005; half a nat breaks a policy in one step. Or: half of the accuracy of the best of the last 100 steps is lost, by more
-    than chance (four standard errors)."""
+    0.005; half a nat breaks a policy in one step, be it the first. Or: half of the accuracy of the best of the last 100 steps
+    is lost, by more than chance (four standard errors)."""
     rows, lr = history[-START:], config.optimizer.lr
+    remedy = f"optimizer.lr={lr:g} is too high (or optimizer.max_grad_norm, algorithm.epochs); start again with a third of it"
+    broken = [row for row in rows[-1:] if row["policy/approx_kl"] > 0.5]
+    if broken or len(rows) == START:
+        updated = broken or [row for row in rows if row["optimizer/steps"]]  # a skipped update moves nothing and clips nothing
+        if (moved := level(updated, "policy/approx_kl")) > 0.05:
+            return (
+                f"the policy moves by {moved:.2g} nats a token within one batch, and "
+                f"{level(updated, 'policy/clip_high', 'policy/clip_low'):.0%} of the tokens are clipped: {remedy}"
+            )
     if len(rows) < START:
         return None
-    remedy = f"optimizer.lr={lr:g} is too high (or optimizer.max_grad_norm, algorithm.epochs); start again with a third of it"
-    most = max(row["policy/approx_kl"] for row in rows)
-    if (moved := most if most > 0.5 else level(rows, "policy/approx_kl")) > 0.05:
-        clipped = level(rows, "policy/clip_high", "policy/clip_low")
-        return (
-            f"the policy moves by {moved:.2g} nats a token within one batch, and {clipped:.0%} of the tokens are clipped: "
-            f"{remedy}"
-        )
     lately = history[-100:]
     windows = [lately[i : i + START] for i in range(0, len(lately) - 2 * START + 1, START)]
     best = max(windows, key=accuracy, default=rows)
@@ -455,9 +456,9 @@ def small_batches(history: Sequence[Row], config: Config) -> str | None:
     if now["sampling/batch_groups"] and small < 3:
         return None
     return (
-        f"step {now['step']:.0f} has {now['sampling/batch_groups']:.0f} of {wanted} groups"
+        f"the batch has {now['sampling/batch_groups']:.0f} of {wanted} groups"
         + (f", and {small} of the last {len(rows)} batches are not full" if small > 1 else "")
-        + f": of {now['sampling/groups']:.0f} sampled, only {now['groups/informative']:.0%} carry signal"
+        + f": of {now['sampling/groups']:.0f} sampled, {now['groups/informative']:.0%} carry signal"
         + ("" if now["sampling/batch_groups"] else ", and the update was skipped")
         + "; raise rollout.group_size or rollout.max_generation_batches="
         f"{config.rollout.max_generation_batches}"

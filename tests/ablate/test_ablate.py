@@ -1,5 +1,7 @@
 """Comparisons as a user runs them: real runs of the embedded model, a failing arm, an interruption, the report again."""
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -7,36 +9,54 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
-from tests.conftest import ROOT
+from minirl.ablate.__main__ import main
+from tests.conftest import ROOT, few_problems
 
 FAST = [
-    "--data.task=rules", "--rollout.prompts=4", "--rollout.group_size=4", "--algorithm.mini_batch_prompts=4",
-    "--algorithm.dynamic_sampling=false", "--rollout.max_response_tokens=24", "--eval.problems=6", "--eval.samples=4",
-    "--eval.k=4", "--run.save_every=0",
+    "--rollout.prompts=4", "--rollout.group_size=4", "--algorithm.mini_batch_prompts=4", "--algorithm.dynamic_sampling=false",
+    "--rollout.max_response_tokens=24", "--eval.problems=6", "--eval.samples=4", "--eval.k=4", "--run.save_every=0",
 ]  # fmt: skip
 
 
-def ablate(*arguments, **kwargs):
-    command = [sys.executable, "-m", "minirl.ablate", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=220, **kwargs)
+@pytest.fixture(autouse=True)
+def signals_as_they_were():
+    """The command takes SIGINT and SIGTERM for itself."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def ablate(*arguments):
+    """The command in this process; its runs have processes of their own."""
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        try:
+            code = main([*map(str, arguments)])
+        except SystemExit as ended:
+            code = ended.code
+    return SimpleNamespace(returncode=code, stdout=out.getvalue(), stderr=err.getvalue())
 
 
 @pytest.mark.slow
 def test_a_comparison_with_a_failing_arm_is_finished_again_and_reported(tmp_path):
-    out, reward = tmp_path / "out", tmp_path / "own.py"
+    out, reward, fast = tmp_path / "out", tmp_path / "own.py", [*few_problems(tmp_path), *FAST]
     reward.write_text("def reward(problem, response):\n    raise RuntimeError('broken')\n")
     config = tmp_path / "base.yaml"
     config.write_text(
         f"ablate: {{baseline: dapo, seeds: 2, arms: {{dapo: {{algorithm.estimator: dapo}}, edas: {{algorithm.estimator: "
         f"dapo+edas}}, broken: {{verifier.name: '{reward}:reward'}}}}}}\n"
     )
-    first = ablate(config, "--out", out, "--budget", "steps=2", "--jobs", 2, *FAST)
+    first = ablate(config, "--out", out, "--budget", "steps=2", "--jobs", 2, *fast)
     assert first.returncode == 1, first.stdout + first.stderr
     assert first.stdout.count("failed broken, seed") == 2
     assert "broken" in first.stdout
+    made = (out / "report.md").read_text()
+    assert "broken (no finished run)" in made
+    assert f"{reward}:reward" in made, "what differs, of the broken arm too"
     results = json.loads((out / "results.json").read_text())
     assert sorted((run["arm"], run["seed"], run["steps"]) for run in results["runs"]) == [
         ("dapo", 0, 2), ("dapo", 1, 2), ("edas", 0, 2), ("edas", 1, 2)
@@ -51,7 +71,7 @@ def test_a_comparison_with_a_failing_arm_is_finished_again_and_reported(tmp_path
         assert dapo["curves"]["sampling/tokens"][0] == edas["curves"]["sampling/tokens"][0]
     assert by["dapo", 0]["before"] != by["dapo", 1]["before"]
 
-    again = ablate(config, "--arms", "dapo,edas", "--out", out, "--budget", "steps=2", *FAST)
+    again = ablate(config, "--arms", "dapo,edas", "--out", out, "--budget", "steps=2", *fast)
     assert again.returncode == 0, again.stdout + again.stderr
     assert "4 of 4 runs are finished already" in again.stdout
     assert "started" not in again.stdout
@@ -64,7 +84,7 @@ def test_a_comparison_with_a_failing_arm_is_finished_again_and_reported(tmp_path
     assert ablate("--report", out).returncode == 0
     assert (out / "report.md").read_bytes() == report
 
-    other = ablate(config, "--arms", "dapo,edas", "--out", out, "--budget", "steps=2", *FAST, "--optimizer.lr=0.5")
+    other = ablate(config, "--arms", "dapo,edas", "--out", out, "--budget", "steps=2", *fast, "--optimizer.lr=0.5")
     assert other.returncode == 2
     assert "optimizer.lr" in other.stderr
 
@@ -72,10 +92,11 @@ def test_a_comparison_with_a_failing_arm_is_finished_again_and_reported(tmp_path
 @pytest.mark.slow
 def test_an_interrupted_comparison_goes_on_where_it_was(tmp_path):
     out = tmp_path / "out"
-    command = [
-        sys.executable, "-m", "minirl.ablate", "--estimators", "dapo,grpo", "--seeds", "1", "--budget", "steps=6",
-        "--jobs", "1", "--out", str(out), *FAST,
+    arguments = [
+        "--estimators", "dapo,grpo", "--seeds", "1", "--budget", "steps=6", "--jobs", "1", "--out", str(out),
+        *few_problems(tmp_path), *FAST,
     ]  # fmt: skip
+    command = [sys.executable, "-m", "minirl.ablate", *arguments]
     metrics = out / "runs" / "dapo" / "seed0" / "metrics.jsonl"
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
@@ -91,7 +112,7 @@ def test_an_interrupted_comparison_goes_on_where_it_was(tmp_path):
     done = metrics.read_bytes()
     assert 1 <= done.count(b"\n") < 6
 
-    second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=220)
+    second = ablate(*arguments)
     assert second.returncode == 0, second.stdout + second.stderr
     assert metrics.read_bytes().startswith(done), "the steps that were done are not done again"
     assert {run["steps"] for run in json.loads((out / "results.json").read_text())["runs"]} == {6}

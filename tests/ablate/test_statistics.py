@@ -164,8 +164,8 @@ def test_sentences():
     assert sentence("a", "b", made(-0.013, 0.001, 0.005, 3)) == "a is below b by 1.3 +- 0.5 points (3 seeds)"
     assert (
         sentence("dapo+edas", "dapo", made(-0.006, 0.4, 0.0143, 3))
-        == "dapo+edas and dapo are not distinguishable: the difference is at most 2.1 points (3 seeds)"
-    ), "2.03 points: at most is rounded up"
+        == "dapo+edas and dapo are not distinguishable: the difference is at most 2.0 points (95%; 3 seeds)"
+    ), "2.03 points, as the tables round it"
     assert sentence("a", "b", made(0.00012, 0.01, 0.00004)) == "a is above b by 0.012 +- 0.004 points (7 seeds)"
     assert sentence("a", "b", made(0.009, 0.04, 0.01, comparisons=3)) == (
         "a is above b by 0.9 +- 1.0 points, interval over 0 but p = 0.04 by Holm (7 seeds, 3 comparisons)"

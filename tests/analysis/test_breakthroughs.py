@@ -51,3 +51,10 @@ def test_more_samples_are_more_chances_and_no_comparison(tmp_path, capsys):
     path = write(tmp_path / "e", rows("base", [ZERO]), rows("a", [ONE]), rows("b", [[*ONE, "right"]]))
     assert main(["breakthroughs", path, "--out", str(tmp_path / "out")]) == 2
     assert "{'a': 2, 'b': 3} samples a problem" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("samples", "few"), [(3, True), (4, False)])
+def test_nothing_right_in_few_samples_is_no_sign_of_a_hard_problem(samples, few, tmp_path, capsys):
+    path = write(tmp_path / "e", rows("base", [["a"] * samples]), rows("dapo", [ONE]))
+    assert main(["breakthroughs", path, "--out", str(tmp_path / "out")]) == 0
+    assert ("Not to be read from tests (3)" in capsys.readouterr().out) == few

@@ -55,3 +55,10 @@ def test_what_is_not_there_is_said(tmp_path, capsys):
     assert "several benchmarks have a problem 'p0'" in capsys.readouterr().err
     assert case(tmp_path, made=rows("m", [["right"]]))[0] == 2
     assert "tests p0 has no wrong response" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("wrong", "single"), [(["a", "a"], True), (["a", "b"], False)])
+def test_a_problem_with_one_class_shows_no_difference(wrong, single, tmp_path, capsys):
+    path = write(tmp_path / "e", rows("m", [["right", *wrong]]))
+    assert main(["case", path, "--out", str(tmp_path / "out")]) == 0
+    assert ("Not to be read from it: how errors differ." in capsys.readouterr().out) == single

@@ -115,3 +115,19 @@ def test_a_cohort_that_is_too_small_is_said(tmp_path, capsys):
     path = write(tmp_path / "e", rows("base", base), rows("new", new))
     assert main(["diversity", path, "--out", str(tmp_path / "out")]) == 0
     assert "fewer than 4" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("before", "why"),
+    [
+        ([["a", "a", "right"]] * 5, "Every problem has the error diversity 0.5,"),
+        ([["a", "right", "right"], *[["a", "a", "right"]] * 4], "No problem has two different wrong answers,"),
+        ([["a", "b", "right"], *[["a", "a", "right"]] * 4], None),
+    ],
+)
+def test_quartiles_that_do_not_differ_in_diversity_are_said_to_say_nothing(before, why, tmp_path, capsys):
+    path = write(tmp_path / "e", rows("base", before), rows("after", [["right", "a", "a"]] * 5))
+    assert main(["diversity", path, "--out", str(tmp_path / "out")]) == 0
+    out = capsys.readouterr().out
+    assert ("Not to be read from all problems below 100% of after: whether diversity matters." in out) == bool(why)
+    assert why is None or why in out

@@ -103,3 +103,14 @@ def test_the_folders_that_training_writes_are_read(tmp_path):
     assert reward == pytest.approx(sum(row["reward/mean"] for row in rows) / 2)
     problems = samples.load([str(tmp_path / "run0")])["run0"]
     assert [len(attempts.samples) for attempts in problems.values()] == [4] * 2 * 4, "every group of both steps"
+
+
+@pytest.mark.parametrize(("diverse", "said"), [(0, True), (4, False)])
+def test_runs_without_a_diverse_group_are_said_to_show_nothing_of_diversity(diverse, said, tmp_path, capsys):
+    one, two = run_folder(tmp_path / "one", diverse, steps=2), run_folder(tmp_path / "two", diverse, steps=2)
+    for folder in (one, two):
+        file = tmp_path / folder / "metrics.jsonl"
+        rows = [json.loads(line) | {"batch/diverse_groups": diverse} for line in file.read_text().splitlines()]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["dynamics", one, two, "--out", str(tmp_path / "out")]) == 0
+    assert ("Not to be read from these runs: diversity of errors" in capsys.readouterr().out) == said

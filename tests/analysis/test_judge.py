@@ -311,12 +311,13 @@ def test_an_endpoint_that_is_not_there(samples, tmp_path, capsys, monkeypatch):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    monkeypatch.setattr(openai._base_client.time, "sleep", lambda seconds: pytest.fail("it is tried again"))
     for more, message in (
         (["--endpoint", f"http://127.0.0.1:{port}/v1"], "cannot be reached"),
         (["--endpoint", "localhost"], "cannot be reached"),
         ([], "needs --endpoint URL"),
     ):
-        assert main(["judge", samples, "--judge", "m", "--out", str(tmp_path / "out"), "--retries", "0", *more]) == 2
+        assert main(["judge", samples, "--judge", "m", "--out", str(tmp_path / "out"), *more]) == 2
         assert message in capsys.readouterr().err
 
 

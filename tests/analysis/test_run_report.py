@@ -55,12 +55,17 @@ def test_the_table_has_pass_at_k_once(k):
         "no_answer": 0.0,
         "truncated": 0.0,
         "mean_tokens": 7.0,
+        "problems": 20,
     }
     table = before_after(metrics, metrics | {"pass@1": 0.375}, {"pass@1": (0.125, 0.1, 0.15)})
     assert table.count("| pass@1 ") == 1
     assert ("pass@4" in table) == (k == 4)
     assert "| 0.250  | 0.375  | +0.125 | +0.100 to +0.150 |" in table
     assert "nan" not in table
+    assert "too few" not in table
+    table = before_after(metrics | {"problems": 2}, metrics, {"pass@1": (0.0, 0.0, 0.0)})
+    assert "| +0.000 | no variation     |" in table
+    assert table.endswith("\n\n2 problems are too few to say anything of others; 20 or more are needed.")
 
 
 def test_the_pass_curve_has_powers_of_two():
@@ -112,3 +117,15 @@ def test_the_example_is_the_newest_group_with_right_and_wrong_responses(tmp_path
     assert text.startswith("Of step 2, to the prompt `2\\|3=`")
     assert text.splitlines()[-2:] == ["| `a 5` | right |  | 1 | +0.750 |", "| `6'` | wrong | `6` | 0 | -1.000 |"]
     assert example_group(tmp_path / "nothing") == ""
+
+
+def test_the_example_shows_what_the_last_wrapper_changed(tmp_path):
+    (tmp_path / "rollouts").mkdir()
+    rows = [{"group": 0, "prompt": "p", "gold": "5", "response": text, "status": status, "label": "", "reward": reward,
+             "advantage": after, "before": {"dapo": before}}
+            for text, status, reward, before, after in [("5", "right", 1.0, 0.5, 0.5),
+                                                        ("6", "wrong", 0.0, -1.162, -1.394)]]  # fmt: skip
+    (tmp_path / "rollouts" / "step000001.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines = example_group(tmp_path).splitlines()
+    assert lines[-4] == "| response | verdict | label | reward | dapo | advantage |"
+    assert lines[-1] == "| `6` | wrong |  | 0 | -1.162 | -1.394 |"

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from minirl.analysis.__main__ import main
-from minirl.analysis.samples import TRAINING, answered, before_and_after, load
+from minirl.analysis.samples import TRAINING, answered, before_and_after, load, without_prose
 from minirl.utils.errors import ConfigError
 
 from .evaluations import rows, write
@@ -126,3 +126,19 @@ def test_rollouts_of_training_are_no_evaluation_before_and_after(tmp_path):
     row = {"group": 1, "prompt": "", "gold": "", "response": "", "status": "right", "label": "", "key": "", "tokens": 1}
     (tmp_path / "run" / "rollouts" / "step000001.jsonl").write_text(json.dumps(row))
     assert main(["diversity", f"a={tmp_path / 'run'}", f"b={tmp_path / 'run'}", "--out", str(tmp_path / "out")]) == 2
+
+
+def test_responses_that_are_little_more_than_their_answer_are_named_with_the_reason(tmp_path):
+    prose = "First I take the sum of both sides, which gives me"
+    texts = [["right", f"{prose} a.", f"{prose} then a.", f"{prose} b."]]
+    made = {
+        "prose": rows("prose", [["right", "a", "a", "b"]], responses=texts),
+        "sums": rows("sums", [["right", "a", "a", "b"]], responses=[["x", "3+4=8;\\boxed{8}", "4+4=8;\\boxed{8}", "3*4=9"]]),
+        "echo": rows("echo", [["right", "a", "a", "b"]], responses=[["x", prose, prose, f"{prose} b"]]),
+    }
+    found = without_prose(load([write(tmp_path, *made.values())]), "how they think")
+    assert [text.split(": how they think. ")[0] for text in found] == [
+        f"Not to be read from the wrong responses of {name}" for name in ("sums", "echo")
+    ]
+    assert "half of them have 0 words or fewer)" in found[0]
+    assert "(100% of the pairs of one class are the same text)" in found[1]

@@ -231,15 +231,20 @@ def test_packing_recomputation_and_the_size_of_micro_batches_change_nothing(opti
 
 
 @pytest.mark.slow
-def test_compiled_layers_compute_the_same(monkeypatch):
-    # dynamo captures; what inductor makes of it takes minutes
+def test_compiled_layers_compute_the_same(monkeypatch, tmp_path):
+    # dynamo captures; what inductor makes of it takes minutes. One layer and one micro-batch: each more is compiled again
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    made, compiled = policy("--algorithm.kl_coef=0.1"), policy("--algorithm.kl_coef=0.1", "--model.compile_layers=true")
+    tiny.model(hidden=32, layers=1).save_pretrained(tmp_path)
+    TOK.save_pretrained(tmp_path)
+    options = [f"--model.path={tmp_path}", "--algorithm.kl_coef=0.1", "--optimizer.micro_batch_tokens=400"]
+    torch._dynamo.utils.counters.clear()
+    made, compiled = policy(*options), policy(*options, "--model.compile_layers=true")
     for _ in range(2):
         with compiled.computing():
             assert step(made) == pytest.approx(step(compiled), rel=1e-4)
             for a, b in zip(old_and_reference(made), old_and_reference(compiled), strict=True):
                 assert a == pytest.approx(b, abs=1e-3)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0, "or nothing was compiled"
 
 
 def test_the_export_is_an_ordinary_folder(trained, tmp_path):

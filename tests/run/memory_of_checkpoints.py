@@ -1,6 +1,7 @@
-"""Run by tests/run/test_checkpoint.py: prints bytes of a checkpoint's tensors and how far the process grew while it was saved.
+"""Run by tests/run/test_checkpoint.py: prints bytes of a checkpoint's tensors and how far the process grew while it was saved
+at once and in the background.
 
-python memory_of_checkpoints.py FOLDER true|false                   the second: run.save_in_background
+python memory_of_checkpoints.py FOLDER
 """
 
 import json
@@ -33,16 +34,12 @@ class Peak(threading.Thread):
             time.sleep(0.002)
 
 
-def main(folder: Path, background: str) -> None:
-    random_model(folder / "model", "20m", "float32")
-    config = load([f"--model.path={folder / 'model'}", f"--run.save_in_background={background}", "--run.save_every=1"])
-    ranks = Ranks()
-    policy = Policy(config, ranks, 151_936)
-    for p in policy.model.parameters():
-        p.grad = torch.zeros_like(p)
-    policy.step(1e-4)
+def growth(folder: Path, policy: Policy, background: bool) -> int:
+    """Bytes by which saving `policy` made this process larger, at most."""
+    config = load([f"--run.save_in_background={str(background).lower()}", "--run.save_every=1"])
+    folder.mkdir()
     (folder / "metrics.jsonl").touch()
-    made = Checkpoints(config, ranks, folder, {})
+    made = Checkpoints(config, policy.ranks, folder, {})
     made.after_step(policy, State(step=1), now=False)  # whatever is loaded at the first use
     made.settle()
     peak = Peak()
@@ -52,9 +49,19 @@ def main(folder: Path, background: str) -> None:
     made.after_step(policy, State(step=2), now=False)
     made.settle()
     peak.over = True
+    return peak.bytes - before
+
+
+def main(folder: Path) -> None:
+    random_model(folder / "model", "20m", "float32")
+    policy = Policy(load([f"--model.path={folder / 'model'}"]), Ranks(), 151_936)
+    for p in policy.model.parameters():
+        p.grad = torch.zeros_like(p)
+    policy.step(1e-4)
     tensors = 3 * 4 * sum(p.numel() for p in policy.model.parameters())
-    print(json.dumps({"tensors": tensors, "growth": peak.bytes - before}))
+    at_once = growth(folder / "at_once", policy, background=False)  # first: it leaves no memory that the other could use again
+    print(json.dumps({"tensors": tensors, "at_once": at_once, "background": growth(folder / "background", policy, True)}))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]))

@@ -30,7 +30,7 @@ def test_a_signal_asks_for_an_end_and_afterwards_all_is_as_before(capfd):
         os.kill(os.getpid(), signal.SIGTERM)
         until(lambda: asked.asked(ONE, begun=False))
         os.kill(os.getpid(), signal.SIGTERM)  # a second one is no Ctrl-C
-    assert capfd.readouterr().err == "SIGTERM: the run ends after this step; Ctrl-C again ends it at once\n"
+    assert capfd.readouterr().err == "SIGTERM: the run ends after this step; Ctrl-C then ends it at once\n"
     assert before == ([signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)], threading.active_count())
     assert signal.set_wakeup_fd(-1) == -1
 
@@ -73,7 +73,7 @@ def test_a_second_interrupt_ends_a_process_whose_main_thread_hangs_in_native_cod
             assert lines.readline() == "ready\n"
             time.sleep(0.2)  # it is in there now
             os.kill(pid, signal.SIGINT)
-            assert lines.readline() == "SIGINT: the run ends after this step; Ctrl-C again ends it at once\n"
+            assert lines.readline() == "SIGINT: the run ends after this step; Ctrl-C then ends it at once\n"
             time.sleep(0.3)
             os.kill(pid, signal.SIGINT)
             until(lambda: os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT))

@@ -212,7 +212,7 @@ def test_a_fault_is_named_within_20_steps(name, how, options, inject, tmp_path, 
     diagnosis = next(d for d in found if d.name == name)
     assert diagnosis.step <= 20
     printed = capsys.readouterr().out
-    assert printed.count(f"warning: step {diagnosis.step}: {diagnosis.text}") == 1, "in the console, once"
+    assert printed.count(f"warning: step {diagnosis.step}, {diagnosis.name}: {diagnosis.text}") == 1, "in the console, once"
     report = tmp_path / "run" / "report.md"  # of a run that was not ended by the fault
     assert not report.exists() or f"step {diagnosis.step}, {name}: {diagnosis.text}" in report.read_text()
 
@@ -226,13 +226,11 @@ def test_every_fault_is_in_the_table_of_the_docs_and_most_are_injected():
 # ---- sound runs ------------------------------------------------------------------------------------------------------
 
 SOUND = [
-    (task, estimator, seed)
-    for seed, (task, estimator) in enumerate(
-        [(task, estimator) for estimator in
-         ("dapo+edas", "grpo", "dapo", "rloo+edas", "pkpo", "maxrl", "dapo+entropy", "reinforce_pp", "ngrpo+edas", "gpg")
-         for task in ("rules", "arithmetic")]
+    (("rules", "arithmetic")[seed % 2], estimator, seed)
+    for seed, estimator in enumerate(
+        ("dapo+edas", "grpo", "dapo", "rloo+edas", "pkpo", "maxrl", "dapo+entropy", "reinforce_pp", "ngrpo+edas", "gpg")
     )
-]  # fmt: skip
+]
 
 
 @pytest.mark.slow
@@ -278,6 +276,17 @@ def test_a_sound_history_is_silent_and_one_odd_step_is_no_fault():
               response__tokens=900.0, response__no_answer=0.9, sampling__batch_groups=3.0, reward__accuracy=0.05,
               policy__rollout_logprob_diff_mean=0.04, response__same_label=0.9)  # fmt: skip
     assert found([*rows[:19], odd, *rows[20:]]) == []
+
+
+def test_a_policy_that_one_step_breaks_is_named_in_that_step_with_its_own_share_of_clipped_tokens():
+    """Before any consequence: the next batches have no group with signal and are skipped updates, which clip nothing."""
+    empty = {"sampling__batch_groups": 0.0, "optimizer__steps": 0.0, "policy__approx_kl": 0.0, "policy__clip_high": 0.0}
+    rows = [row(1, policy__approx_kl=1.3, policy__clip_low=0.2), row(2, **empty), row(3, **empty)]
+    seen = diagnose(rows, load([]))
+    assert [(d.step, d.name) for d in seen] == [(1, "learning rate too high"), (2, "small batches")]
+    assert "moves by 1.3 nats a token within one batch, and 21% of the tokens are clipped" in seen[0].text
+    small = [row(1, policy__approx_kl=0.1), row(2, **empty), row(3, policy__approx_kl=0.1, policy__clip_high=0.31)]
+    assert "moves by 0.1 nats a token within one batch, and 16% of" in diagnose(small, load([]))[-1].text, "of the two updates"
 
 
 def test_a_fault_is_named_once_at_its_first_step_and_however_much_of_the_run_is_read():

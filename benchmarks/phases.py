@@ -7,7 +7,7 @@ calls are counted; then, without looking at how long it takes, its seconds are p
 
 products    matrix products and attention: FLOP of each, over the rate that a product of these shapes reaches alone
 memory      every other kernel: bytes read and written, over the rate of kernels of its kind at that size, alone: sums and
-            products element by element; exp and its like; gathering of rows
+            products element by element; exp and its like; gathering of rows; copies
 calls       kernel calls, views too, times the seconds a call costs the host: Python, transformers, autograd, dispatch
 responses   responses, times what one costs the host outside of kernels
 
@@ -56,6 +56,7 @@ KINDS = {
     "exp": ("exp", "silu", "silu_backward", "_softmax", "_log_softmax", "logsumexp", "sin", "cos", "cumsum", "searchsorted"),
     "rows": ("index_select", "index_add", "index_add_", "index", "index_put", "embedding", "embedding_dense_backward", "gather",
              "scatter_add", "repeat_interleave", "masked_fill", "where"),
+    "copies": ("copy_",),  # whose targets are not memory that was just freed, as results of other kernels are
 }  # fmt: skip
 SIZES = (2**12, 2**15, 2**18, 2**21, 2**24)  # bytes of a kernel's tensors at which the constants are measured
 MODELS = {"128 wide": (128, 4, 4, 32, 512), "512 wide": (512, 4, 8, 64, 1536), "1,024 wide": (1024, 2, 8, 128, 3072)}
@@ -180,9 +181,16 @@ def traffic_curve(kind: str, footprint: int) -> tuple[Sequence[float], Sequence[
 
         def run(inputs: Any = inputs, index: Tensor = index) -> None:
             for a, b in inputs:
-                a * b if kind == "elements" else torch.exp(a) if kind == "exp" else a.index_select(0, index)
+                if kind == "elements":
+                    a * b
+                elif kind == "exp":
+                    torch.exp(a)
+                elif kind == "rows":
+                    a.index_select(0, index)
+                else:
+                    b.copy_(a)
 
-        moved = 4 * 128 * rows * (3 if kind == "elements" else 2)
+        moved = 4 * 128 * rows * (2 if kind in ("exp", "rows") else 3)  # as `Counted` counts them
         found.append((moved, best(run, 0.05) / copies))
     call = best(lambda: [EMPTY * EMPTY for _ in range(100)], 0.02) / 100  # the host's part, counted as a call
     return [s for s, _ in found], [max(0.0, t - call) for _, t in found]

@@ -65,9 +65,7 @@ def control() -> None:
         drawn = np.random.default_rng(0).integers(0, edas.shape[0], (100_000, edas.shape[0]))
         with np.errstate(divide="ignore"):  # a draw in which EDAS gains nothing
             low, high = np.quantile(gains[1][drawn].mean(1) / gains[0][drawn].mean(1), (0.025, 0.975))
-        print(
-            f"  the control's gain by EDAS's {gains[1].mean() / gains[0].mean():.2f} [{low:.2f}, {high:.2f}], a bootstrap over seeds"
-        )
+        print(f"  the control's gain by EDAS's {gains[1].mean() / gains[0].mean():.2f} [{low:.2f}, {high:.2f}], by a bootstrap")
     for name in OF_CONTROL:
         edas, dealt = (np.array([[SCALARS[name](run)] for run in runs_of(results, arm)]) for arm in ("edas", "shuffled-paper"))
         print(f"edas - shuffled-paper, {name}: {shown(difference(edas, dealt), 1)}")

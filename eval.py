@@ -59,7 +59,13 @@ def command_line(argv: Sequence[str]) -> argparse.Namespace:
     )
     add("--samples", type=int, help="responses to each problem, except of greedy benchmarks")
     add("--max-tokens", type=int, help="a response is cut after so many tokens")
-    add("--stop", action="append", default=[], metavar="TEXT", help="end a response at this text; may be repeated")
+    add(
+        "--stop",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="a response ends at the first token with this in it; repeatable",
+    )
     add("--greedy", action="store_true", help="one response to each problem, at temperature 0")
     add("--k", type=int, action="append", default=[], help="further k of pass@k and maj@k; may be repeated")
     add("--limit", type=int, help="only the first N problems of each benchmark", metavar="N")

@@ -141,7 +141,7 @@ class RolloutConfig:
     group_size: int = option(10, "responses sampled for each prompt", minimum=1)
     temperature: float = option(1.0, "sampling temperature, which the trainer's log-probs use too", above=0)
     max_response_tokens: int = option(24, "length limit of a response, which is cut there and counts as truncated", minimum=1)
-    stop: list[str] = items([], "texts that end a response, besides the model's own stop tokens")
+    stop: list[str] = items([], "texts that end a response, at the first token that contains one, besides the model's own")
     max_sequences: int = option(512, "sequences that an engine decodes at once", minimum=1)
     oversample: float = option(1.0, "dynamic sampling: size of the first generation batch, as a multiple of prompts", minimum=1)
     abort_longest: float = option(

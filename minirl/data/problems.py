@@ -64,8 +64,21 @@ def generated(config: DataConfig, split: str, notes: list[str]) -> list[Problem]
     rows = [row for row in made if not isinstance(row, Problem)]
     if wrong := [row for row in rows if not isinstance(row, dict)]:
         raise ConfigError(f"data.task={config.task} returns Problems or rows (dicts), not a {type(wrong[0]).__name__}")
+    for number, problem in enumerate(made, 1):
+        if isinstance(problem, Problem):
+            check_fields(problem, f"data.task={config.task}, problem {number} of {split!r} (id {problem.id!r})")
     problems = rows_to_problems(rows, config, f"{config.task} ({split})") if rows or not made else []
     return distinct([*(p for p in made if isinstance(p, Problem)), *problems], notes)
+
+
+def check_fields(problem: Problem, what: str) -> None:
+    """ConfigError for a field that does not have the type of Problem's. what: words that name the problem."""
+    kinds = {"id": str, "prompt": str, "answer": str, "extra_info": dict, "messages": list}
+    for name, kind in kinds.items():
+        if not isinstance(value := getattr(problem, name), kind):
+            raise ConfigError(
+                f"{what}: {name} must be of type {kind.__name__}, not {type(value).__name__} ({str(value)[:80]!r})"
+            )
 
 
 def same_text(text: str) -> str:
@@ -120,14 +133,15 @@ def rows_to_problems(rows: Sequence[dict[str, Any] | None], config: DataConfig, 
             answer = text_of(needed(row, column, source, number), column, source, number)
         if pattern:
             found = pattern.search(answer)
-            if not found or not found.groups():
+            if not found or not found.groups() or found.group(1) is None:
                 raise ConfigError(
                     f"{source}, row {number}: data.answer_pattern={config.answer_pattern!r} finds no group in the answer "
                     f"{answer[-80:]!r}; null takes answers whole"
                 )
             answer = found.group(1)
         extra_info = {name: needed(row, column, source, number) for name, column in extra.items()}
-        problems.append(Problem(str(row.get("id", number)), prompt, answer.strip(), extra_info, messages))
+        name = number if row.get("id") is None else row["id"]
+        problems.append(Problem(str(name), prompt, answer.strip(), extra_info, messages))
     return problems
 
 
@@ -144,20 +158,22 @@ def needed(row: dict[str, Any], column: str, source: str, number: int) -> Any:
 
 
 def distinct(problems: list[Problem], notes: list[str]) -> list[Problem]:
-    """The problems without duplicates, with unique ids. Duplicates whose answers differ are dropped altogether."""
+    """The problems without duplicates, with unique ids. Duplicates whose answers or extra_info (tests, say) differ are dropped
+    altogether."""
     seen: dict[str, Problem] = {}
     ids: set[str] = set()
     disputed: set[str] = set()
     for number, p in enumerate(problems):
         first = seen.setdefault(same_problem(p), replace(p, id=f"{p.id}#{number}") if p.id in ids else p)
         ids.add(first.id)
-        if first.answer != p.answer:
+        if first.answer != p.answer or repr(first.extra_info) != repr(p.extra_info):  # by repr: it may hold arrays or NaN
             disputed.add(same_problem(p))
     if len(seen) < len(problems):
         notes.append(f"{len(problems) - len(seen)} repeated problems were dropped")
     if disputed:
         first = seen[min(disputed)]
         notes.append(
-            f"{len(disputed)} problems with several different answers were dropped, such as {first.id}: {first.prompt[:60]!r}"
+            f"{len(disputed)} problems with several different answers or extra_info were dropped, such as {first.id}: "
+            f"{first.prompt[:60]!r}"
         )
     return [p for text, p in seen.items() if text not in disputed]

@@ -81,6 +81,11 @@ def column_value(row: dict[str, Any], column: str) -> Any:
 
 def text_of(value: Any, column: str, source: str, row: int) -> str:
     """A string or a number as text. ConfigError for anything else, and for null characters and lone surrogates."""
+    if isinstance(value, bool):
+        raise ConfigError(
+            f"{source}, row {row}: column {column!r} holds {str(value).lower()}, which has no one text (True, true, yes ...): "
+            "write the text that a response should give"
+        )
     if not isinstance(value, str | int | float):
         raise ConfigError(
             f"{source}, row {row}: column {column!r} holds a {type(value).__name__}, not a text: name the part that is one, "

@@ -16,7 +16,7 @@ from minirl.data.prompts import Order, Prompt, encode_prompts
 from minirl.policy.model import check_context, check_dense, check_ids, load_tokenizer, model_config, model_plan
 from minirl.policy.plan import run_plan
 from minirl.policy.policy import Policy
-from minirl.rollout.engines import build_engine
+from minirl.rollout.engines import build_engine, tokens_containing
 from minirl.rollout.sampler import Sampler
 from minirl.run.batches import Batches
 from minirl.run.checkpoint import STARTING_WEIGHTS, Checkpoints, fingerprint
@@ -62,6 +62,7 @@ def encode(inputs: Inputs) -> Encoded:
     """Encodes the problems, checks that they fit the model and extends inputs.notes. Reads no weights."""
     config, notes = inputs.config, inputs.notes
     tokenizer = load_tokenizer(config.model)
+    tokens_containing(tokenizer, config.rollout.stop)
     prompts = encode_prompts(inputs.train, tokenizer, config.data, notes, "training")
     encoded = Encoded(tokenizer, prompts, encode_prompts(inputs.test, tokenizer, config.data, notes, "held-out"))
     check_dense(config)

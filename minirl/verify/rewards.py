@@ -69,25 +69,34 @@ def load_function(name: str) -> Callable[..., Any]:
 
 
 def as_verdict(result: Any) -> Verdict:
-    """What a reward function returned, as a Verdict. Not a finite number, nor a record: TypeError or ValueError."""
+    """What a reward function returned, as a Verdict. TypeError or ValueError for what is neither a finite number nor a record
+    whose fields have the types of Verdict's."""
     if isinstance(result, Mapping):
         result = Verdict(**result)
     if isinstance(result, Verdict):
         if result.status not in (RIGHT, WRONG, ERROR):
             raise ValueError(f"status must be right, wrong or error, not {result.status!r}")
-        return result if result.reward is None else replace(result, reward=finite(result.reward))
+        texts = {"label": result.label, "detail": result.detail} | ({} if result.key is None else {"key": result.key})
+        if wrong := [name for name, value in texts.items() if not isinstance(value, str)]:
+            raise TypeError(f"{wrong[0]} must be a text, not {texts[wrong[0]]!r}")
+        if not isinstance(result.terms, Mapping) or not all(isinstance(name, str) for name in result.terms):
+            raise TypeError(f"terms must be a mapping from names to numbers, not {result.terms!r}")
+        terms = {name: finite(value, f"the term {name!r}") for name, value in result.terms.items()}
+        reward = None if result.reward is None else finite(result.reward)
+        return replace(result, reward=reward, seconds=finite(result.seconds, "seconds"), terms=terms)
     reward = finite(result)
     return Verdict(RIGHT if reward >= 1 else WRONG, reward=reward)
 
 
-def finite(number: Any) -> float:
+def finite(number: Any, what: str = "the reward") -> float:
     """A real number as a float: int, float, Fraction, numpy or torch scalar. Arrays, even of one number, are refused."""
     shape = getattr(number, "shape", ())  # of a scalar of numpy or torch: ()
     if not hasattr(number, "__float__") or tuple(shape) or (isinstance(number, Complex) and not isinstance(number, Real)):
         described = f"{type(number).__name__} of shape {tuple(shape)}" if shape else type(number).__name__
-        raise TypeError(f"it must return a number, a Verdict or a mapping, not {described}")
+        wanted = "it must return a number, a Verdict or a mapping" if what == "the reward" else f"{what} must be a number"
+        raise TypeError(f"{wanted}, not {described}")
     if not math.isfinite(value := float(number)):
-        raise ValueError(f"the reward must be finite, not {number}")
+        raise ValueError(f"{what} must be finite, not {number}")
     return value
 
 

@@ -91,6 +91,7 @@ def test_problems_of_the_test_set_are_dropped_from_training_and_said(tmp_path, r
         ({"test_size": 20}, "too few"),
         ({"answer_pattern": "x(y"}, "regular expression"),
         ({"answer_pattern": "####(.*)"}, "row 1: data.answer_pattern"),
+        ({"answer_pattern": r"\d+( apples)?"}, r"row 1: data.answer_pattern=.* finds no group in the answer '1'"),
     ],
 )  # fmt: skip
 def test_bad_data_is_named(tmp_path, rows, change, says):
@@ -227,7 +228,9 @@ def test_a_problem_with_two_answers_is_dropped_and_said(tmp_path, rows):
 @pytest.mark.parametrize(
     ("row", "says"),
     [({"problem": ["a", "b"], "answer": "1"}, "holds a list"), ({"problem": "a", "answer": {"value": 1}}, r"as in answer\.key"),
-     ({"problem": "a", "answer": None}, "row 1 has no value in column 'answer'")],
+     ({"problem": "a", "answer": None}, "row 1 has no value in column 'answer'"),
+     ({"problem": "a", "answer": True}, "row 1: column 'answer' holds true, which has no one text"),
+     ({"problem": False, "answer": "1"}, "row 1: column 'problem' holds false")],
 )  # fmt: skip
 def test_cells_that_are_no_text_are_refused(tmp_path, row, says):
     with pytest.raises(ConfigError, match=says):
@@ -279,3 +282,36 @@ def test_a_tenth_is_held_out_and_at_most_128_unless_it_is_set(tmp_path, rows, he
     assert len(load_problems(dataset(file))[1]) == held_out
     if rows > 200:
         assert len(load_problems(dataset(file, test_size=200))[1]) == 200
+
+
+def test_a_null_id_is_the_number_of_the_row(tmp_path):
+    rows = [{"id": name, "problem": f"{i} + 1", "answer": "1"} for i, name in enumerate([None, None, "x", 0, None])]
+    train, test, _ = load_problems(dataset(write(tmp_path / "a.jsonl", rows), test_size=1))
+    assert {p.prompt: p.id for p in train + test} == {"0 + 1": "1", "1 + 1": "2", "2 + 1": "x", "3 + 1": "0", "4 + 1": "5"}
+
+
+def test_problems_that_differ_only_in_extra_info_are_disputed_not_repeated(tmp_path, rows):
+    rows = [{**row, "tests": [f"f() == {i}"]} for i, row in enumerate(rows)]
+    data = write(tmp_path / "a.jsonl", [*rows, {**rows[0], "tests": ["f() == 99"]}, rows[1]])
+    train, test, notes = load_problems(dataset(data, test_size=2, extra_info_columns=["tests"]))
+    assert {p.id for p in train + test} == {f"q{i}" for i in range(1, 20)}
+    assert any("1 problems with several different answers or extra_info were dropped, such as q0" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ("'a', 'one', 1", r"problem 2 of 'train' \(id 'a'\): answer must be of type str, not int \('1'\)"),
+        ("7, 'one', '1'", r"\(id 7\): id must be of type str, not int"),
+        ("'a', ['one'], '1'", "prompt must be of type str, not list"),
+        ("'a', 'one', '1', None", "extra_info must be of type dict, not NoneType"),
+        ("'a', 'one', '1', {}, 'one'", "messages must be of type list, not str"),
+    ],
+)
+def test_a_field_of_a_task_of_the_user_s_own_is_named_when_it_has_another_type(tmp_path, fields, says):
+    (tmp_path / "mine.py").write_text(
+        "from minirl.verify.types import Problem\n\ndef task(split):\n"
+        f"    return [Problem('first', split, '0'), Problem({fields})]\n"
+    )
+    with pytest.raises(ConfigError, match=f"data.task={tmp_path}/mine.py:task, .*{says}"):
+        load_problems(DataConfig(task=f"{tmp_path}/mine.py:task"))

@@ -107,6 +107,34 @@ def test_results_that_are_no_rewards():
     assert (reward_of(Verdict(RIGHT)), reward_of(Verdict(WRONG)), reward_of(Verdict(WRONG, reward=0.3))) == (1, 0, 0.3)
 
 
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ("label=['a']", "label must be a text, not ['a']"),
+        ("label=None", "label must be a text, not None"),
+        ("key=7", "key must be a text, not 7"),
+        ("detail=b'x'", "detail must be a text, not b'x'"),
+        ("terms={'t': float('nan')}", "the term 't' must be finite, not nan"),
+        ("terms={'t': 'high'}", "the term 't' must be a number, not str"),
+        ("terms={3: 1.0}", "terms must be a mapping from names to numbers, not {3: 1.0}"),
+        ("terms=[1.0]", "terms must be a mapping from names to numbers, not [1.0]"),
+        ("seconds='1'", "seconds must be a number, not str"),
+    ],
+)
+def test_a_record_with_a_field_of_another_type_is_an_error_of_the_function(tmp_path, fields, words):
+    (tmp_path / "mine.py").write_text(f"def odd(problem, response, rollout):\n    return dict(status='wrong', {fields})\n")
+    verdict = load_verifier(f"{tmp_path}/mine.py:odd")(PROBLEM, "2")
+    assert (verdict.status, verdict.label, verdict.terms) == (ERROR, "", {})
+    assert "mine.py:odd failed on problem algebra/7" in verdict.detail
+    assert words in verdict.detail
+
+
+def test_terms_of_a_record_become_floats():
+    terms = as_verdict({"status": WRONG, "terms": {"t": Fraction(1, 4), "u": True}}).terms
+    assert terms == {"t": 0.25, "u": 1.0}
+    assert [type(value) for value in terms.values()] == [float, float]
+
+
 def test_rewards_combine_with_weights_and_the_first_decides(file):
     rewards = [(f"{file}:same", 1.0), (f"{file}:length", 0.5), (f"{file}:short", -0.25)]
     with VerifierPool("combine", {"rewards": rewards}, workers=1) as pool:

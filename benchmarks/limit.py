@@ -6,7 +6,7 @@ bandwidth, nothing thrown away or computed twice, no tail) and as estimated in p
     --kept 0.5 0.85         shares of groups that dynamic sampling keeps, a column each
     --gpu H200              one of minirl/watch/limit.py
 --hardware: products and bandwidth that this machine reaches, measured.
---check: a model's update and decoding on this machine, measured, beside the limit by what --hardware measures.
+What a CPU's phases should take, beside what they take: benchmarks/phases.py.
 
 In practice (PRACTICE below): shares of the peaks that are reached, and the engine's work for each sequence and pass.
 The 27 us were measured on one H200 with vLLM 0.26 and a 0.6B model; the others are published or usual, not measured by us.
@@ -47,6 +47,17 @@ def batches(config: Any, kept: float) -> tuple[list[int], float]:
     return sizes, carried
 
 
+def continuous(config: Any, model: Any, hardware: Any, arguments: argparse.Namespace, kept: float) -> tuple[float, float]:
+    """(groups' worth of tokens, seconds) of a step's sampling with `rollout.continuous`, as benchmarks/continuous.py simulates
+    it, whose assumptions these are."""
+    from benchmarks import continuous as simulation
+
+    a = simulation.arguments([f"--mean={arguments.mean}", f"--sigma={arguments.sigma}", f"--prompt={arguments.prompt}"])
+    world = simulation.World(config, model, hardware, kept, a)
+    row = simulation.mean_row(simulation.one_by_one(world, a.steps))
+    return row["Mtokens"] * 1e6 / (world.lengths.mean() * config.rollout.group_size), row["seconds"]
+
+
 def estimate(config: Any, model: Any, hardware: Any, arguments: argparse.Namespace, kept: float) -> dict[str, float]:
     """Seconds by phase: "limit ..." and in practice."""
     import numpy as np
@@ -75,9 +86,12 @@ def estimate(config: Any, model: Any, hardware: Any, arguments: argparse.Namespa
     best = limit.step_limit(model, hardware, generated, trained, replace(setting, scored=0.0))
     flops, bandwidth = hardware.flops * PRACTICE["products"], hardware.bandwidth * PRACTICE["bandwidth"]
     slower = replace(hardware, flops=flops, bandwidth=bandwidth)
-    sampling = 0.0
+    sampled, sampling = float(sum(sizes)), 0.0
     for size in sizes:  # one after the other, each to its last token
         sampling += limit.decode_seconds(model, slower, draw(size), setting, PRACTICE["host"])[1]
+    if r.continuous:
+        sampled, sampling = continuous(config, model, hardware, arguments, kept)
+        sizes = []
     evaluation = limit.decode_seconds(
         model, slower, draw(config.eval.during_problems, config.eval.samples), setting, PRACTICE["host"]
     )[1]
@@ -94,105 +108,37 @@ def estimate(config: Any, model: Any, hardware: Any, arguments: argparse.Namespa
         "checkpoints": checkpoint / config.run.save_every if config.run.save_every else 0.0,
     }
     return {
-        "generation batches": float(len(sizes)), "groups sampled": float(sum(sizes)), **practice,
+        "generation batches": float(len(sizes)), "groups sampled": sampled, **practice,
         "step": sum(practice.values()),
         "one evaluation": evaluation, "limit: sampling": best["limit/generation"], "limit: update": best["limit/update"],
         "limit: step": best["limit/step"], "share of the limit": best["limit/step"] / sum(practice.values()),
     }  # fmt: skip
 
 
-def check(hardware: Any, seconds: float = 3.0) -> list[dict[str, Any]]:
-    """A row each for an update and for decoding with the transformers engine: measured, at the limit, and the share."""
-    import numpy as np
-    import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    from minirl.policy import plan
-    from minirl.watch import limit
-
-    # Wide and shallow: products of 1,024 x 4,096 are large enough to run at the peak, and little is done beside them.
-    config = Qwen3Config(
-        hidden_size=1024, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=4, head_dim=128,
-        intermediate_size=4096, vocab_size=4096, tie_word_embeddings=True,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    model, sizes = Qwen3ForCausalLM(config), plan.measure(config)
-    rows = []
-
-    from functools import partial
-
-    from minirl.policy.logprobs import LogprobHead
-    from minirl.policy.micro_batches import packed_micro_batch
-    from minirl.policy.model import with_fused_norms
-    from minirl.rollout.types import Completion, Rollout
-    from minirl.verify.types import Verdict
-    from minirl.watch.meter import best_seconds
-
-    model.set_attn_implementation("packed")
-    head = LogprobHead(with_fused_norms(model), 1.0, 4096, False)
-    rng = np.random.default_rng(0)
-    for longest in (64, 256):
-        lengths = np.clip(rng.lognormal(np.log(longest / 2) - 0.125, 0.5, 1024 // longest * 2), 2, longest).astype(int).tolist()
-        prompt = rng.integers(0, 4096, 16).tolist()
-        rollouts = [
-            Rollout(0, "", "", prompt, Completion(rng.integers(0, 4096, n, np.int32), np.zeros(n, np.float32), "stop"), 0, "",
-                    Verdict("wrong"), 0.0)
-            for n in lengths
-        ]  # fmt: skip
-        batch = packed_micro_batch(rollouts, list(range(len(rollouts))))
-
-        def update(batch: Any = batch) -> None:
-            head(batch.inputs, batch.logit_index, batch.targets, False)[0].sum().backward()
-
-        needed = 3 * limit.trainer_flops(sizes, [limit.Group(16, lengths)]) / hardware.flops
-        rows.append({"phase": f"update, {sum(lengths)} tokens", "measured s": best_seconds(update, seconds), "limit s": needed})
-
-    from minirl.rollout.hf import TransformersEngine
-    from minirl.rollout.types import SamplingParams
-
-    model.eval()
-    for count, longest in ((1, 32), (64, 32)):
-        engine = TransformersEngine(model, [], 4096, 512, partial(torch.autocast, "cpu", torch.bfloat16, enabled=False))
-        params = SamplingParams(count, 1.0, longest)
-
-        def decode(engine: Any = engine, params: Any = params) -> None:
-            list(engine.generate([list(range(16))], params, [1]))
-
-        group = limit.Group(16, [longest] * count)
-        needed = limit.decode_seconds(sizes, hardware, [group], limit.Setting(1, 512, 4))[1]
-        rows.append(
-            {"phase": f"decoding, {count} x {longest} tokens", "measured s": best_seconds(decode, seconds), "limit s": needed}
-        )
-    return [row | {"limit / measured": row["limit s"] / row["measured s"]} for row in rows]
-
-
 def main() -> None:
     assert __doc__ is not None
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("configs", nargs="*", help="presets, and options --section.key=value for the one before them")
+    parser.add_argument("configs", nargs="*", help="presets")
+    parser.add_argument("--option", action="append", default=[], help="of each of them, as --option=--rollout.continuous=true")
     parser.add_argument("--mean", type=float, default=2048)
     parser.add_argument("--sigma", type=float, default=1.0)
     parser.add_argument("--prompt", type=int, default=150)
     parser.add_argument("--kept", type=float, nargs="+", default=[0.5, 0.85])
     parser.add_argument("--gpu", default="H200")
     parser.add_argument("--hardware", action="store_true")
-    parser.add_argument("--check", action="store_true")
-    parser.add_argument("--rows", help="with --hardware or --check: file for a JSON line a row; rows that it has are skipped")
+    parser.add_argument("--rows", help="with --hardware: file for a JSON line more")
     arguments = parser.parse_args()
-    if arguments.hardware or arguments.check:
+    if arguments.hardware:
         from minirl.watch.meter import measured_hardware
 
         here = measured_hardware()
         row: dict[str, Any] = {"device": here.name, "TFLOP/s": here.flops / 1e12, "GB/s": here.bandwidth / 1e9}
-        rows = check(here) if arguments.check else []
-        print("\n\n".join(table(shown) for shown in ([row], rows) if shown))
+        print(table([row]))
         if arguments.rows:
-            for name, made in (("hardware", [row]), ("limit", rows)):
-                for each in made:
-                    Rows(name, arguments.rows).add(each)
+            Rows("hardware", arguments.rows).add(row)
         return
     if not arguments.configs:
-        sys.exit("limit.py: name a config, or --hardware or --check")
+        sys.exit("limit.py: name a config, or --hardware")
     from minirl.config.command_line import load
     from minirl.policy.model import model_config
     from minirl.policy.plan import measure
@@ -208,7 +154,7 @@ def main() -> None:
         sys.exit(f"limit.py: no GPU called {arguments.gpu!r} is in minirl/watch/limit.py")
     shown: dict[str, dict[str, Any]] = {}
     for path in arguments.configs:
-        config = load([path])
+        config = load([path, *arguments.option])
         model = measure(described(config), config.model.lora)
         for kept in arguments.kept:
             for phase, value in estimate(config, model, hardware, arguments, kept).items():

@@ -14,6 +14,7 @@ old          the trainer's log-probs before the update, which only a correction 
              TRL's: `_get_per_token_logps_and_entropies` without gradient
 processor    CPU only: the mean of a step's processor seconds, those of child processes (our verifier's) in ticks of 10 ms with
              them; other work on the machine disturbs them less
+best ...     CPU only: the shortest, which other work on the machine disturbs least
 update GiB   GPU only: the highest peak of an update, as torch counts allocations, less what building the engine had added: vLLM
              sleeps during the update in both programs, yet torch still counts its weights and cache (vLLM #17117)
 process GiB  GPU only: the highest peak of all that torch counts in a step, the engine included, whether it sleeps or not
@@ -92,6 +93,7 @@ def summary(work: dict[str, Any], answers: dict[str, list[dict[str, Any]]]) -> l
         kinds += [("update GiB", "update_gib", max), ("process GiB", "process_gib", max)]
     else:
         kinds += [("processor s", "processor", statistics.mean)]
+        kinds += [(f"best {x} s", x, min) for x in phases[:3]]
     rows = []
     for name, key, middle in kinds:
         trl, minirl = (middle(answer[key] for answer in answers[program]) for program in ("trl", "minirl"))

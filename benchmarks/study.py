@@ -2,6 +2,7 @@
 
 python -m benchmarks.study                                      # the study: checks, EDAS against its control, seed by seed
 python -m benchmarks.study runs/dapo/microscope/step11          # and rank correlations within groups of estimators
+python -m benchmarks.study --responses RESULTS.json ...         # keeps the counts of eval.py (configs/study/benchmarks.yaml)
 """
 
 import json
@@ -14,10 +15,12 @@ import numpy as np
 from minirl.ablate.analysis import SCALARS, runs_of
 from minirl.ablate.outcomes import load, table
 from minirl.ablate.statistics import Difference, difference
+from minirl.advantages import rho
 from minirl.analysis.ranking import analyse
 from minirl.analysis.ranking import load as load_ranking
 
 DOCS = Path(__file__).parents[1] / "docs"
+RESPONSES = DOCS / "study" / "responses256.json"
 OF_CONTROL = ("diverse groups of the batch, whole run", "groups sampled a step, whole run")
 
 
@@ -62,10 +65,51 @@ def control() -> None:
         edas, dealt = table(results, "edas", k), table(results, "shuffled-paper", k)
         print(f"edas - shuffled-paper, pass@{k}: {shown(difference(edas, dealt), 100)}")
         gains = [values.mean(1) - table(results, "dapo", k).mean(1) for values in (edas, dealt)]
-        print(f"  correlation of the two gains over seeds {np.corrcoef(gains)[0, 1]:+.2f}")
+        drawn = np.random.default_rng(0).integers(0, edas.shape[0], (100_000, edas.shape[0]))
+        with np.errstate(divide="ignore"):  # a draw in which EDAS gains nothing
+            low, high = np.quantile(gains[1][drawn].mean(1) / gains[0][drawn].mean(1), (0.025, 0.975))
+        print(f"  the control's gain by EDAS's {gains[1].mean() / gains[0].mean():.2f} [{low:.2f}, {high:.2f}], by a bootstrap")
     for name in OF_CONTROL:
         edas, dealt = (np.array([[SCALARS[name](run)] for run in runs_of(results, arm)]) for arm in ("edas", "shuffled-paper"))
         print(f"edas - shuffled-paper, {name}: {shown(difference(edas, dealt), 1)}")
+
+
+def branches() -> None:
+    """EDAS against each of its branches alone, and against what the two would give together if gains added up."""
+    whole, parts = (load(DOCS / "study" / name / "results.json") for name in ("control", "branches"))
+    edas, dapo, *alone = table(whole, "edas", 1), *(table(parts, arm, 1) for arm in ("dapo", "edas-b", "edas-c"))
+    for name, values in zip(("edas-b", "edas-c", "their sum"), (*alone, alone[0] + alone[1] - dapo), strict=True):
+        print(f"edas - {name}, pass@1: {shown(difference(edas, values), 100)}")
+
+
+def keep_responses(evaluations: list[str]) -> None:
+    """Writes docs/study/responses256.json, {label: right responses of 256 of each problem}, from results.json of eval.py."""
+    kept = {}
+    for path in evaluations:
+        for label, of in json.loads(Path(path).read_text(encoding="utf-8"))["results"].items():
+            kept[label] = [problem["right"] for problem in of["rules256"]["problems"]]
+    RESPONSES.write_text(json.dumps(kept, separators=(",", ":")) + "\n", encoding="utf-8")
+
+
+def many_responses() -> None:
+    """Pass@k from 256 responses a problem, and breakthroughs at 0/256. Labels are ARM-SEED, and start."""
+    kept = {label: np.array(right) for label, right in json.loads(RESPONSES.read_text(encoding="utf-8")).items()}
+    hard = kept["start"] == 0
+    seeds = sorted(label.partition("-")[2] for label in kept if label.startswith("dapo-"))
+    print(f"256 responses, {len(seeds)} seeds: {hard.sum()} problems at 0/256 before training")
+    for k in (1, 8, 64, 256):
+        start, dapo, edas = (
+            np.array([[rho(256, int(right), k) for right in kept[label]] for label in labels])
+            for labels in (["start"], [f"dapo-{seed}" for seed in seeds], [f"edas-{seed}" for seed in seeds])
+        )
+        means = f"start {100 * start.mean():.1f}, dapo {100 * dapo.mean():.1f}"
+        print(f"  pass@{k}: {means}, edas - dapo {shown(difference(edas, dapo), 100)}")
+    found = {arm: np.array([kept[f"{arm}-{seed}"][hard] > 0 for seed in seeds]) for arm in ("dapo", "edas")}
+    alone = (found["edas"] & ~found["dapo"]).sum(1), (found["dapo"] & ~found["edas"]).sum(1)
+    print(f"  solved of them: dapo {found['dapo'].mean():.0%}, edas {found['edas'].mean():.0%}")
+    print(f"  edas alone : dapo alone by seed {', '.join(f'{a} : {b}' for a, b in zip(*alone, strict=True))}")
+    shares = [of.mean(1, keepdims=True) for of in (found["edas"], found["dapo"])]
+    print(f"  share solved, edas - dapo over seeds: {shown(difference(*shares), 100)}")
 
 
 def within(microscope: Path) -> None:
@@ -83,7 +127,12 @@ def within(microscope: Path) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--responses"]:
+        keep_responses(sys.argv[2:])
+        sys.exit()
     study()
     control()
+    branches()
+    many_responses()
     if len(sys.argv) > 1:
         within(Path(sys.argv[1]))

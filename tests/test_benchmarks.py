@@ -84,7 +84,8 @@ def test_a_race_gives_medians_of_seconds_means_of_processor_seconds_and_the_high
     assert (rows["update GiB"]["TRL"], rows["update GiB"]["minirl"]) == (31, 10)
     assert rows["update GiB"]["minirl / TRL"] == pytest.approx(10 / 31)
     rows = {row["what"]: row for row in race_trl.summary({"name": "w", "gpu": False, "correct": False}, answers)}
-    assert list(rows) == ["step s", "update s", "generation s", "processor s"]
+    best = ["best step s", "best update s", "best generation s"]
+    assert list(rows) == ["step s", "update s", "generation s", "processor s", *best]
     assert (rows["processor s"]["TRL"], rows["processor s"]["minirl"], rows["processor s"]["TRL / minirl"]) == (15, 5, 3)
 
 

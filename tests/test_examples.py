@@ -17,6 +17,7 @@ from minirl.config.command_line import load
 from minirl.config.options import DataConfig
 from minirl.data.problems import load_problems
 from minirl.utils.errors import ConfigError
+from minirl.watch.trackers import Trackers
 from tests.conftest import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -109,6 +110,21 @@ def test_the_data_set_and_a_tracker_that_follows_the_run(tmp_path):
     metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert table[0] == "step,reward/accuracy,policy/entropy"
     assert table[1:] == [f"{i},{row['reward/accuracy']},{row['policy/entropy']}" for i, row in enumerate(metrics, 1)]
+
+
+def test_a_class_of_the_users_own_gets_options_steps_and_evaluations(tmp_path):
+    config = load([f"--run.trackers=[{EXAMPLES}/tracker_class.py:Lines]", "--run.seed=7"])
+    for step in (0, 1):
+        opened = Trackers(tmp_path, config, step)
+        opened.log(step, {"eval/pass@1": 0.25})
+        opened.log(step + 1, {"reward/accuracy": 0.5, "policy/entropy": 1.0})
+        opened.groups(step + 1, [{"prompt": "p", "reward": 1.0}])
+        opened.close()
+    first, *lines = (tmp_path / "lines.txt").read_text().splitlines()
+    assert first.endswith("options, seed 7")
+    assert lines == [
+        "0: {'eval/pass@1': 0.25}", "1: {'reward/accuracy': 0.5}", "1: {'eval/pass@1': 0.25}", "2: {'reward/accuracy': 0.5}"
+    ]  # fmt: skip
 
 
 def test_a_tracker_waits_for_steps_and_gives_those_done_again_once(tmp_path, monkeypatch):

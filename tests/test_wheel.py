@@ -21,9 +21,8 @@ def site(tmp_path_factory):
     """A folder with what the wheel installs. No index is asked: setuptools must be there, as for an editable installation."""
     pytest.importorskip("setuptools", minversion="77")
     work = tmp_path_factory.mktemp("wheel")
-    files = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
-    )
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    files = subprocess.run(listed, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     if files.returncode:
         pytest.skip("no git checkout, so what belongs to the project is not known")
     with tarfile.open(work / "all.tar", "w") as archive:
@@ -53,6 +52,7 @@ def run(site, folder, *command):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_it_trains_evaluates_and_compares(site, tmp_path):
     launch = ["accelerate.commands.launch", "--num_processes=1", "--cpu", "-m", "minirl.train"]
     printed = run(site, tmp_path, *launch, *SHORT, "--run-dir=mine")

@@ -138,7 +138,7 @@ def compare(o: argparse.Namespace, options: dict[str, str]) -> int:
     )
     command = shlex.join(["python", "-m", "minirl.ablate", *sys.argv[1:]])
     # Refuses a folder with other runs before anything is written.
-    progress = runner.Progress([cell for cell in cells if runner.finished(cell)])
+    progress = runner.Progress(runner.finished_cells(cells))
     runner.remember(o.out, {"command": command, "arms": {arm.name: dict(arm.options) for arm in plan.arms}})
     say(
         f"{len(plan.arms)} arms x {plan.seeds} seeds = {len(cells)} runs, {machine.jobs} at a time, each with a budget of "

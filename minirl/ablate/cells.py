@@ -13,14 +13,17 @@ import yaml
 from minirl.config.checks import duration
 from minirl.config.command_line import flat_options, load, read_yaml
 from minirl.config.options import Config, as_tree, every_option
+from minirl.evaluation.held_out import OPTIONS, SAMPLING
+from minirl.run.folder import HARMLESS, listed
 from minirl.utils.console import replace_file
 from minirl.utils.errors import ConfigError, require
 
 SECTION = "ablate"  # of a config file: {arms: {NAME: {option: value}}, baseline: NAME, seeds: N}
 OWN = ("run.seed", "run.dir", "run.resume", "eval.before")  # what the comparison sets itself
-# Sections and options that the evaluation before the first step depends on; cells that agree in them share it.
-SHARED = ("model.", "data.", "verifier.", "rollout.engine", "rollout.stop", "rollout.vllm.", "run.seed")
-SHARED_EVAL = ("problems", "samples", "k", "temperature", "top_p", "top_k", "max_response_tokens")
+# Cells that agree in these share the evaluation before the first step: what held_out.conditions compares, with the whole
+# sections that decide the contents and the rounding.
+SHARED = (*OPTIONS, "model.", "data.", "rollout.vllm.", "run.seed")
+SHARED_EVAL = ("problems", *SAMPLING)
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ def arms_of(estimators: Sequence[str], grid: Sequence[str]) -> list[Arm]:
     for text in grid:
         key, equals, values = text.partition("=")
         require(bool(equals and values), f"--grid takes key=value,value such as optimizer.lr=1e-4,3e-4, not {text!r}")
-        found = [value.strip() for value in re.split(r",(?![^\[({]*[\])}])", values)]  # not inside brackets
+        found = [value.strip() for value in split(values)]
         require(all(found), f"--grid {text} has an empty value")
         axes.append([(key.strip().lstrip("-"), value) for value in found])
     arms = []
@@ -89,6 +92,18 @@ def arms_of(estimators: Sequence[str], grid: Sequence[str]) -> list[Arm]:
         named = [estimator] * bool(estimator) + [f"{key.rpartition('.')[2]}={value}" for key, value in point]
         arms.append(Arm(" ".join(named), ({"algorithm.estimator": estimator} if estimator else {}) | dict(point)))
     return arms
+
+
+def split(text: str) -> list[str]:
+    """The parts between the commas of a text that are inside no brackets: "[a,[b,c]],d" has two."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "[({") - (letter in "])}")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
 
 
 def section_of(base: Path) -> dict[str, Any]:
@@ -144,8 +159,7 @@ def cells_of(design: Design, out: Path) -> list[Cell]:
     for seed in range(design.first_seed, design.first_seed + design.seeds):
         for arm in design.arms:
             config = config_of(design, arm, seed)
-            options = {key: value for key, value, _ in every_option(config)}
-            shared = {key: value for key, value in options.items() if key.startswith(SHARED)}
+            shared = {key: value for key, value, _ in every_option(config) if listed(key, SHARED) and not listed(key, HARMLESS)}
             shared |= {name: getattr(config.eval, name) for name in SHARED_EVAL}
             folder = out / "runs" / re.sub(r"[^\w.+=-]|^\.+", "_", arm.name) / f"seed{seed}"
             cells.append(Cell(arm, seed, folder, config, json.dumps(shared, sort_keys=True, default=str)))
@@ -190,7 +204,10 @@ def budget_options(budget: str | None) -> dict[str, str]:
     if budget is None:
         return {}
     kind, _, amount = budget.partition("=")
-    if kind == "time" and amount:
-        return {"run.seconds": str(duration(amount))}
+    if kind == "time":
+        try:
+            return {"run.seconds": str(duration(amount))}
+        except ConfigError:
+            raise ConfigError(f"--budget {budget}: a time is written as 2h50m, 90s or 1d, not {amount!r}") from None
     require(kind in ("steps", "tokens") and amount.isdecimal(), f"--budget takes steps=N, tokens=N or time=30m, not {budget!r}")
     return {f"run.{kind}": amount}

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import yaml
@@ -18,12 +18,17 @@ import minirl
 from minirl.ablate.cells import Cell, write_config
 from minirl.config.command_line import load
 from minirl.config.options import Config, every_option
+from minirl.data.problems import load_problems
+from minirl.policy.model import model_config
+from minirl.run.checkpoint import fingerprint
+from minirl.run.folder import HARMLESS, listed
+from minirl.run.inputs import Inputs
+from minirl.run.lifecycle import Encoded, encode
+from minirl.run.manifest import steps_of
 from minirl.utils.console import say
 from minirl.utils.errors import ConfigError, require
 
 POLL = 1.0  # seconds between two looks at the runs
-# Options that do not change a run's numbers, or that the runner itself sets.
-FREE = ("run.dir", "run.save_", "run.keep", "plan.", "eval.before", "verifier.workers")
 
 
 @dataclass
@@ -79,7 +84,7 @@ def train_script() -> list[str]:
 
 
 def finished(cell: Cell) -> bool:
-    """Whether a cell's run is complete. ConfigError when its folder holds a run with another config."""
+    """Whether a cell's run is complete, by its options. ConfigError when its folder holds a run with another config."""
     if not (cell.folder / "config.yaml").is_file():
         return False
     try:
@@ -94,13 +99,66 @@ def finished(cell: Cell) -> bool:
     return (cell.folder / "summary.json").is_file()
 
 
+def finished_cells(cells: Sequence[Cell]) -> list[Cell]:
+    """The cells whose runs are complete. ConfigError when a folder holds a run with another config, or one that was made with
+    other data, or other code of the user's own, than there is now: its numbers would not belong to the others'.
+
+    The weights that model.path names are not read for this. Runs that do not hold their fingerprint are accepted with a note.
+    """
+    done = [cell for cell in cells if finished(cell)]
+    known: dict[str, Encoded] = {}
+    unknown = []
+    for cell in done:
+        if (made := stored_fingerprint(cell.folder)) is None:
+            unknown.append(cell.name)
+            continue
+        now = fingerprint_of(cell, known)
+        if different := [name for name, digest in now.items() if made.get(name, digest) != digest]:
+            raise ConfigError(
+                f"{' and '.join(different)} changed since the run in {cell.folder} was made: put back what it was made with, "
+                "or choose another --out; nothing was changed"
+            )
+    if unknown:
+        say(
+            f"note: {len(unknown)} finished runs ({unknown[0]}{' ...' * (len(unknown) > 1)}) do not say with what data and "
+            "code they were made, so only their options were compared"
+        )
+    return done
+
+
+def stored_fingerprint(folder: Path) -> dict[str, str] | None:
+    """What a finished run was made with, by content, from its summary or, if an earlier version wrote that, from its newest
+    checkpoint; None where neither has it."""
+    for path in (folder / "summary.json", *(state / "state.json" for _, state in steps_of(folder / "checkpoints")[:1])):
+        try:
+            if found := json.loads(path.read_text(encoding="utf-8")).get("fingerprint"):
+                return found
+        except (OSError, ValueError, AttributeError):  # as good as not there; a damaged summary is named when it is read
+            continue
+    return None
+
+
+def fingerprint_of(cell: Cell, known: dict[str, Encoded]) -> dict[str, str]:
+    """The fingerprint that a finished cell's run would have now, without the weights. known: what was read for other cells."""
+    config = cell.config
+    if config.data.template_date is None:  # then the chat template's date is that of the run
+        date = load([str(cell.folder / "config.yaml")]).data.template_date
+        config = replace(config, data=replace(config.data, template_date=date))
+    same = repr((config.model, config.data))
+    if same not in known:
+        train, test, _ = load_problems(config.data)
+        known[same] = encode(Inputs(config, train, test, [], None))
+    read = known[same]
+    return fingerprint(read.prompts, read.test, read.tokenizer, model_config(config.model), config.verifier, config.own_code)
+
+
 def changed(old: Config, new: Config) -> list[str]:
     """The options that change a run's numbers and differ, as "key: old -> new"; the chat template's date is that of the run."""
     pairs = zip(every_option(old), every_option(new), strict=True)
     return [
         f"{key}: {before!r} -> {after!r}"
         for (key, before, _), (_, after, _) in pairs
-        if before != after and not key.startswith(FREE) and (key != "data.template_date" or after is not None)
+        if before != after and not listed(key, HARMLESS) and (key != "data.template_date" or after is not None)
     ]
 
 

@@ -34,13 +34,15 @@ FEW = 20  # problems, below which a bootstrap over them has intervals that are f
 
 
 def write_report(
-    folder: Path, config: Config, evaluations: Evaluations, diagnoses: Sequence[Diagnosis], seconds: float
-) -> None:
-    """Writes the three files and prints the table of first and last evaluation. seconds: total run time."""
+    folder: Path, config: Config, evaluations: Evaluations, diagnoses: Sequence[Diagnosis], seconds: float,
+    fingerprint: Mapping[str, str],
+) -> None:  # fmt: skip
+    """Writes the three files and prints the table of first and last evaluation. seconds: total run time; fingerprint: what the
+    run was made with, by content."""
     history = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     (_, before), (last, after) = evaluations[0], evaluations[-1]
     summary = {"estimator": config.algorithm.estimator, "seed": config.run.seed, "steps": len(history)}
-    summary |= {"seconds": round(seconds, 1), "before": before, "after": after}
+    summary |= {"seconds": round(seconds, 1), "before": before, "after": after, "fingerprint": dict(fingerprint)}
     problems = [read(folder / "evaluations" / f"step{step:06d}.json")[0].problems for step in (0, last)]
     table = before_after(before, after, changes(problems[0], problems[1], int(before["k"]), config.run.seed))
     text = report_text(folder, config, history, before, table, diagnoses, seconds)

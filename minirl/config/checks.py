@@ -112,7 +112,10 @@ def check(config: Config) -> None:
             f"verifier.rewards takes a list of [file.py:function, weight], the weight a finite number, not {entry!r}",
         )
     for name in config.run.trackers:
-        require(name in TRACKERS, f"run.trackers takes {', '.join(TRACKERS)}, not {name!r}")
+        if (code := reward_file(name)) is not None:
+            require(code.is_file(), f"run.trackers={name}: there is no file {code}")
+            continue
+        require(name in TRACKERS, f"run.trackers takes file.py:Class, {', '.join(TRACKERS)}, not {name!r}")
         require(find_spec(name) is not None, f"run.trackers={name} needs a package that is not installed: pip install {name}")
     require(bool(config.model.lora.target_modules), "model.lora.target_modules is empty: name layers, or all-linear")
     require(

@@ -302,7 +302,7 @@ class RunConfig:
         minimum=0,
     )  # fmt: skip
     trackers: list[str] = items(
-        [], f"experiment trackers, offline unless the environment says otherwise: {', '.join(TRACKERS)}"
+        [], f"experiment trackers, offline unless the environment says otherwise: {', '.join(TRACKERS)}, or file.py:Class"
     )
     save_every: int = option(10, "steps between checkpoints; 0: only at the end, when stopped, and of a new best", minimum=0)
     keep: int = option(2, "newest checkpoints kept, besides the best by held-out pass@1", minimum=1)

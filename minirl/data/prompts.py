@@ -17,6 +17,7 @@ from minirl.verify.types import Problem
 # What rendering a chat template can raise: its own refusals, and errors in its code.
 TEMPLATE_ERRORS = (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 MASK = "\ue000"  # a private-use character
+DATE = re.compile(r"""strftime_now\((["'])(.*?)\1\)""")  # the call of a chat template that prints the date
 
 
 @dataclass(frozen=True)
@@ -98,9 +99,12 @@ def prompt_text(messages: list[dict[str, Any]], tokenizer: Any, config: DataConf
         messages.insert(0, {"role": "system", "content": config.system})
     prefilled = messages[-1]["role"] == "assistant"
     day = datetime.fromisoformat(config.template_date) if config.template_date else datetime.now()
-    arguments = {"strftime_now": day.strftime, "add_generation_prompt": not prefilled, "continue_final_message": prefilled}
+    given = config.chat_arguments
     try:
-        return str(tokenizer.apply_chat_template(messages, tokenize=False, **(arguments | config.chat_arguments)))
+        template = tokenizer.get_chat_template(given.get("chat_template"), given.get("tools"))
+        dated = DATE.sub(lambda call: repr(day.strftime(call[2])), template)  # no function reaches it from transformers 5.24 on
+        arguments = {"add_generation_prompt": not prefilled, "continue_final_message": prefilled} | given
+        return str(tokenizer.apply_chat_template(messages, tokenize=False, **(arguments | {"chat_template": dated})))
     except TEMPLATE_ERRORS as error:
         raise ConfigError(
             f"the chat template refuses {text[-80:]!r}: {error}; see data.system and data.chat_arguments"

@@ -48,6 +48,8 @@ class Folder:
             tree = json.loads(begun.read_text(encoding="utf-8"))
         except ValueError as error:
             raise ConfigError(f"{begun} cannot be read ({error}): choose another --out") from None
+        if not (isinstance(tree, dict) and all(isinstance(tree.get(section), dict) for section in ("models", "benchmarks"))):
+            raise ConfigError(f"{begun} is not what an evaluation writes: choose another --out; nothing was changed")
         for section in ("models", "benchmarks"):
             if left := [name for name in tree[section] if name not in manifest[section]]:
                 raise ConfigError(

@@ -5,7 +5,7 @@ A run folder keeps the counts of every evaluation in evaluations/stepNNNNNN.json
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,21 @@ from typing import Any
 import numpy as np
 
 from minirl.advantages import diversity, rho
-from minirl.config.options import Config, EvalConfig
+from minirl.config.options import Config, EvalConfig, every_option
 from minirl.data.prompts import Prompt
 from minirl.rollout.sampler import EVALUATION, Sampler, as_group
 from minirl.rollout.types import Rollout, SamplingParams
-from minirl.utils.console import must_write, replace_file
+from minirl.run.checkpoint import STARTING_WEIGHTS
+from minirl.run.folder import HARMLESS, listed
+from minirl.utils.console import must_write, replace_file, say
 from minirl.utils.errors import ConfigError, RunError
 from minirl.verify.types import NO_ANSWER, RIGHT, WRONG
+
+# What an evaluation before the first step depends on: options of `eval`, other options and sections (run.folder.listed) but for
+# the harmless ones, and of a run's fingerprint (run.checkpoint.fingerprint), besides the weights, these parts.
+SAMPLING = ("samples", "k", "temperature", "top_p", "top_k", "max_response_tokens")
+OPTIONS = ("verifier.", "rollout.engine", "rollout.stop", "model.dtype")
+CONTENTS = ("held-out problems", "tokenizer", "model's config", "reward file")
 
 
 @dataclass(frozen=True)
@@ -70,15 +78,19 @@ def counts(problem: str, group: Sequence[Rollout]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def conditions(config: Config, origin: str) -> dict[str, Any]:
-    """What an evaluation before the first step depends on, besides the problems. origin: digest of the starting weights."""
-    names = ("samples", "k", "temperature", "top_p", "top_k", "max_response_tokens")
-    return {"weights": origin, "seed": config.run.seed} | {name: getattr(config.eval, name) for name in names}
+def conditions(config: Config, fingerprint: Mapping[str, str]) -> dict[str, Any]:
+    """What an evaluation before the first step depends on, as JSON keeps it. fingerprint: the run's, with the weights."""
+    labeller = [f"file of {config.verifier.labeller}"]
+    contents = {name: fingerprint[name] for name in (*CONTENTS, *labeller) if name in fingerprint}
+    options = {key: value for key, value, _ in every_option(config) if listed(key, OPTIONS) and not listed(key, HARMLESS)}
+    sampling = {name: getattr(config.eval, name) for name in SAMPLING}
+    found = {"weights": fingerprint[STARTING_WEIGHTS], "seed": config.run.seed} | sampling | options | {"contents": contents}
+    return json.loads(json.dumps(found))
 
 
-def write(folder: Path, step: int, evaluation: Evaluation, config: Config, origin: str) -> None:
+def write(folder: Path, step: int, evaluation: Evaluation, config: Config, fingerprint: Mapping[str, str]) -> None:
     """Writes an evaluation to the run folder's evaluations/stepNNNNNN.json. RunError when that fails."""
-    content = {"step": step, "conditions": conditions(config, origin), "metrics": evaluation.metrics}
+    content = {"step": step, "conditions": conditions(config, fingerprint), "metrics": evaluation.metrics}
     lines = ",\n".join(json.dumps(problem, ensure_ascii=False) for problem in evaluation.problems)
     with must_write(folder / "evaluations"):
         (folder / "evaluations").mkdir(exist_ok=True)
@@ -97,12 +109,19 @@ def read(path: Path | str) -> tuple[Evaluation, dict[str, Any]]:
         raise ConfigError(f"{path} is no evaluation of a run (evaluations/stepNNNNNN.json): {error!r}") from None
 
 
-def recall(config: Config, prompts: Sequence[Prompt], origin: str) -> Evaluation:
-    """The evaluation that eval.before names. ConfigError unless it was made with the same weights, problems and options."""
+def recall(config: Config, prompts: Sequence[Prompt], fingerprint: Mapping[str, str]) -> Evaluation:
+    """The evaluation that eval.before names. ConfigError unless it was made with the same weights, problems, verifier and
+    options. What a file of an earlier version does not hold cannot be compared, which is said."""
     evaluation, made = read(str(config.eval.before))
-    wanted = conditions(config, origin)
-    if different := [f"{key}: {made.get(key)} there, {value} here" for key, value in wanted.items() if made.get(key) != value]:
+    wanted = conditions(config, fingerprint)
+    there, here = made.pop("contents", {}), wanted.pop("contents")
+    unknown = [key for key in wanted if key not in made] + [key for key in here if key not in there]
+    different = [f"{key}: {made[key]} there, {value} here" for key, value in wanted.items() if made.get(key, value) != value]
+    different += [f"another {key} by content" for key, digest in here.items() if there.get(key, digest) != digest]
+    if different:
         raise ConfigError(f"eval.before={config.eval.before} is of another run: {'; '.join(different)}; leave it out")
+    if unknown:
+        say(f"note: eval.before={config.eval.before} is of an earlier version and not compared in: {', '.join(unknown)}")
     if [p["id"] for p in evaluation.problems] != [prompt.problem.id for prompt in prompts]:
         raise ConfigError(f"eval.before={config.eval.before} has other held-out problems than this run: leave it out")
     return evaluation

@@ -3,7 +3,7 @@
 import fcntl
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -17,18 +17,30 @@ from minirl.utils.console import discard, is_main_process, replace_file, say
 from minirl.utils.errors import ConfigError
 from minirl.verify.types import VerifierError
 
-# Options that may change when a run is resumed. Data, tokenizer and model are compared by content, not by path.
-MAY_CHANGE = (
-    "run.dir", "run.resume", "run.steps", "run.epochs", "run.tokens", "run.seconds", "run.save_", "run.keep",
-    "run.on_save_error", "run.stop_after", "run.trackers", "plan.", "eval.every", "eval.before", "verifier.workers",
-    "rollout.logprob_diff_", "model.path", "model.revision", "data.train", "data.test", "rollout.max_empty_steps",
-    "optimizer.max_nonfinite",
+# In these lists a name is an option, or with a dot at its end a whole section: see `listed`.
+# Options that change no number of a run: where it is kept, how it is watched, when it gives up.
+HARMLESS = (
+    "run.dir", "run.resume", "run.save_every", "run.save_batches", "run.save_rollouts", "run.save_in_background", "run.keep",
+    "run.on_save_error", "run.stop_after", "run.trackers", "plan.", "eval.before", "verifier.workers",
+    "rollout.logprob_diff_warn", "rollout.logprob_diff_stop", "rollout.max_empty_steps", "optimizer.max_nonfinite",
 )  # fmt: skip
+BUDGET = ("run.steps", "run.epochs", "run.tokens", "run.seconds")
+# Where model and data are found: what is found there is compared by content (checkpoint.fingerprint).
+BY_CONTENT = (
+    "model.path", "model.revision", "data.train", "data.train_split", "data.test", "data.test_split", "data.test_size",
+)  # fmt: skip
+# Options that may change when a run is resumed.
+MAY_CHANGE = (*HARMLESS, *BUDGET, *BY_CONTENT, "eval.every")
 # These too, but they change the order of summation and so the rounding.
 ROUNDING = (
     "optimizer.micro_batch_tokens", "model.gradient_checkpointing", "model.attention", "rollout.max_sequences", "rollout.vllm.",
-    "run.deterministic", "model.compile",
+    "run.deterministic", "model.compile", "model.compile_layers",
 )  # fmt: skip
+
+
+def listed(key: str, names: Sequence[str]) -> bool:
+    """Whether `names` has an option or a section that it is in: "plan." has plan.gpus, "run.keep" only run.keep."""
+    return any(key == name or (name.endswith(".") and key.startswith(name)) for name in names)
 
 
 def folder_of(config: Config) -> Path | None:
@@ -71,7 +83,7 @@ def finished(config: Config) -> str | None:
 
 
 def budget(run: RunConfig) -> tuple[float | None, ...]:
-    """What ends a run."""
+    """What ends a run: the values of BUDGET."""
     return run.steps, run.epochs, run.tokens, run.seconds
 
 
@@ -92,7 +104,7 @@ def differences(old: Config, new: Config) -> tuple[list[str], list[str], list[st
     refused, rounding, free = list[str](), list[str](), list[str]()
     for (key, before, _), (_, after, _) in zip(every_option(old), every_option(new), strict=True):
         if before != after:
-            kind = free if key.startswith(MAY_CHANGE) else rounding if key.startswith(ROUNDING) else refused
+            kind = free if listed(key, MAY_CHANGE) else rounding if listed(key, ROUNDING) else refused
             kind.append(f"{key}: {before} -> {after}")
     return refused, rounding, free
 

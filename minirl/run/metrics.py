@@ -11,7 +11,6 @@ from torch import Tensor
 
 from minirl.advantages import diversity, edas_of
 from minirl.config.options import Config
-from minirl.data.prompts import Prompt
 from minirl.loss import kl
 from minirl.losses import TokenLoss
 from minirl.policy.micro_batches import MicroBatch
@@ -79,7 +78,7 @@ def batch_metrics(
 
 
 def check_metrics(
-    generated: Sequence[Sequence[Rollout]], prompts: Sequence[Prompt], ends: Collection[int], passes: int
+    generated: Sequence[Sequence[Rollout]], repeated_prompts: float, ends: Collection[int], passes: int
 ) -> dict[str, float]:
     """Metrics that tell faults of the set-up, the order of prompts and the engine, of all groups generated in a step.
 
@@ -103,7 +102,7 @@ def check_metrics(
         "response/without_end": mean([not np.isin(last, end).any() for last in stopped]),
         "response/distinct": mean([len({r.completion.ids.tobytes() for r in g}) / len(g) for g in generated]),
         "response/same_label": max(labels.values(), default=0.0) / max(some_wrong, 1),
-        "data/repeated_prompts": 1 - len({tuple(p.ids) for p in prompts}) / max(len(prompts), 1),
+        "data/repeated_prompts": repeated_prompts,
         "sampling/repeated_prompts": sum(max(0, n - passes) for n in times.values()) / max(len(generated), 1),
     }
 

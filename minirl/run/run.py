@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from minirl.config.options import Config
@@ -48,7 +49,12 @@ class Run(ABC):
         """The `check_metrics` of a step's batch, before `state` is that after the step."""
         ends = stop_ids(self.sampler.tokenizer, self.policy.model.generation_config, self.config.rollout.stop)
         first, last = self.state.position // self.order.size, (self.order.position - 1) // self.order.size
-        return check_metrics(batch.generated, self.prompts, ends, max(1, last - first + 1))
+        return check_metrics(batch.generated, self.repeated_prompts, ends, max(1, last - first + 1))
+
+    @cached_property
+    def repeated_prompts(self) -> float:
+        """The share of the training prompts that equal an earlier one, by token ids."""
+        return 1 - len({tuple(p.ids) for p in self.prompts}) / max(len(self.prompts), 1)
 
     def begin(self, step: int, part: str) -> None:  # noqa: B027 - nothing, unless somebody watches
         """Called when a part of a step begins, for those who watch."""

@@ -20,7 +20,7 @@ from minirl.evaluation.held_out import evaluate, recall, write
 from minirl.rollout.sampler import as_group
 from minirl.rollout.types import Batch
 from minirl.run.batches import Batches
-from minirl.run.checkpoint import STARTING_WEIGHTS, Checkpoints, State
+from minirl.run.checkpoint import Checkpoints, State
 from minirl.run.metrics import UpdateStats, batch_metrics
 from minirl.run.report import Reporter, check_logprob_diff, check_signal
 from minirl.run.run import Run, Step
@@ -84,7 +84,8 @@ class TrainingRun(Run):
             self.reporter.close()
             if self.folder:
                 seconds, reporter = time.perf_counter() - self.started, self.reporter
-                write_report(self.folder, self.config, reporter.evaluations, reporter.diagnoses, seconds)
+                known = self.checkpoints.fingerprint
+                write_report(self.folder, self.config, reporter.evaluations, reporter.diagnoses, seconds, known)
         self.ranks.barrier()  # signals are handled until the first rank has written all
 
     def begin(self, step: int, part: str) -> None:
@@ -123,14 +124,14 @@ class TrainingRun(Run):
 
         Each problem's counts are written to evaluations/. Before the first step, eval.before may give them.
         """
-        config, prompts, origin = self.config, self.test[:problems], self.checkpoints.fingerprint[STARTING_WEIGHTS]
+        config, prompts, fingerprint = self.config, self.test[:problems], self.checkpoints.fingerprint
         self.reporter.begin(f"evaluating after step {step}: sampling")
         if step == 0 and config.eval.before:
-            evaluation = recall(config, prompts, origin)
+            evaluation = recall(config, prompts, fingerprint)
         else:
             evaluation = evaluate(self.sampler, prompts, config.eval)
         if self.folder is not None:
-            write(self.folder, step, evaluation, config, origin)
+            write(self.folder, step, evaluation, config, fingerprint)
         self.reporter.evaluation(step, evaluation.metrics)
 
     def abort(self, batch: Batch) -> None:

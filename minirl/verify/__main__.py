@@ -41,6 +41,9 @@ def column(row: Row, *names: str) -> Any:
     return next((row[name] for name in names if name in row), None)
 
 
+LINE = "__line__"  # of the file, from 1, in each row
+
+
 def read_rows(path: Path, code: bool) -> list[Row]:
     """The rows of the file, each with what it must have. BadRow says what is wrong, and in which line."""
     try:
@@ -67,7 +70,7 @@ def read_rows(path: Path, code: bool) -> list[Row]:
                 raise BadRow(f"{path}, line {number}: {wanted} must be text{' or tests' * ('tests' in names)}, the row {there}")
         if not isinstance(row.get("expected", True), bool):
             raise BadRow(f"{path}, line {number}: 'expected' must be true or false, not {row['expected']!r}")
-        rows.append(row)
+        rows.append(row | {LINE: number})
     if not rows:
         raise BadRow(f"{path} has no rows")
     return rows
@@ -105,10 +108,10 @@ def score(rows: list[Row], options: argparse.Namespace) -> tuple[list[Verdict], 
 def disagreements(rows: list[Row], verdicts: list[Verdict], options: argparse.Namespace) -> list[str]:
     """A sentence for each row whose verdict is not the expected one: which row, what was compared, what was judged."""
     found = []
-    for number, (row, verdict) in enumerate(zip(rows, verdicts, strict=True), 1):
+    for row, verdict in zip(rows, verdicts, strict=True):
         if "expected" not in row or verdict.status == (RIGHT if row["expected"] else WRONG):
             continue
-        name = f"row {number}" + (f" ({row['id']})" if "id" in row else "")
+        name = f"row {row[LINE]}" + (f" ({row['id']})" if "id" in row else "")
         if options.code:
             compared = f" [{verdict.label}] {verdict.detail}".rstrip() if verdict.label or verdict.detail else ""
         else:

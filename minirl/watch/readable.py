@@ -15,6 +15,7 @@ Nothing here is random. Ties go to the group drawn first.
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -204,6 +205,6 @@ def pieces(ids: Sequence[int], tokenizer: Any) -> list[str]:
 
 def number(value: Any, digits: int = 5) -> Any:
     """A number or an array, rounded to so many decimals, as JSON; None where it is not finite."""
-    if np.ndim(value):
+    if not isinstance(value, float) and np.ndim(value):
         return [number(x, digits) for x in np.asarray(value, dtype=np.float64).tolist()]
-    return round(float(value), digits) + 0.0 if np.isfinite(value) else None  # + 0.0: no -0.0
+    return round(float(value), digits) + 0.0 if isfinite(value) else None  # + 0.0: no -0.0

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from minirl.advantages.own import own_class
 from minirl.config.options import Config, every_option
 from minirl.utils.console import replace_file, say
 
@@ -45,6 +46,9 @@ class Trackers:
         elif name == "wandb":
             os.environ.setdefault("WANDB_MODE", "offline")
             tracker = tracking.WandBTracker(PROJECT, name=title, id=run, resume="allow", dir=str(folder))
+        elif ".py:" in name:  # made as accelerate makes those of its users
+            kind = own_class(name, tracking.GeneralTracker)
+            tracker = kind(PROJECT, str(folder)) if kind.requires_logging_directory else kind(PROJECT)
         elif name == "trackio":
             tracker = tracking.TrackioTracker(PROJECT, name=run or title, resume="allow" if run else "never")
         else:
@@ -100,9 +104,9 @@ def read_names(path: Path) -> dict[str, str]:
 
 
 def identity(name: str, tracker: Any) -> str:
-    """What names a tracked run, so that it can be continued."""
-    if name == "tensorboard":
-        return "tensorboard"
+    """What names a tracked run, so that it can be continued; the tracker's own name where its place does."""
+    if name == "tensorboard" or ".py:" in name:
+        return name
     if name == "mlflow":
         return str(tracker.tracker.info.run_id)
     return str(tracker.tracker.id if name == "wandb" else tracker.tracker.name)

@@ -90,6 +90,25 @@ def test_a_comparison_with_a_failing_arm_is_finished_again_and_reported(tmp_path
 
 
 @pytest.mark.slow
+def test_a_finished_comparison_is_refused_when_the_users_own_file_was_edited_between_two_calls(tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text("from minirl.advantages import GRPO\n\n\nclass Mine(GRPO):\n    scale = 1.0\n")
+    command = [
+        "--estimators", f"{mine}:Mine,grpo", "--seeds", 1, "--budget", "steps=1", "--out", tmp_path / "out",
+        *few_problems(tmp_path), *FAST,
+    ]  # fmt: skip
+    first = ablate(*command)
+    assert first.returncode == 0, first.stdout + first.stderr
+    again = ablate(*command, "--run.trackers=[tensorboard]", "--rollout.max_empty_steps=5")
+    assert (again.returncode, again.stderr) == (0, "")
+    assert "2 of 2 runs are finished already" in again.stdout
+    mine.write_text(mine.read_text().replace("1.0", "2.0"))
+    edited = ablate(*command)
+    assert edited.returncode == 2
+    assert re.search(r"minirl\.ablate: file of .*mine\.py:Mine changed since the run in .* was made: put back", edited.stderr)
+
+
+@pytest.mark.slow
 def test_an_interrupted_comparison_goes_on_where_it_was(tmp_path):
     out = tmp_path / "out"
     arguments = [

@@ -65,6 +65,14 @@ def test_a_grid_may_hold_lists_and_no_empty_value():
         arms_of(["dapo"], ["optimizer.lr=1e-3,"])
 
 
+def test_a_grid_is_split_outside_of_all_brackets():
+    two = "[[a.py:f,1],[b.py:g,2]]"
+    arms = arms_of([], [f"verifier.rewards={two},[]", "data.chat_arguments={a: [1,2], b: {c: 3}},{}"])
+    assert [tuple(arm.options.values()) for arm in arms] == [
+        (two, "{a: [1,2], b: {c: 3}}"), (two, "{}"), ("[]", "{a: [1,2], b: {c: 3}}"), ("[]", "{}")
+    ]  # fmt: skip
+
+
 def test_a_name_of_dots_stays_inside_the_folder(tmp_path):
     cells = cells_of(design(tmp_path, "ablate: {arms: {..: {}, b: {optimizer.lr: 0.1}}}"), tmp_path / "out")
     assert all((tmp_path / "out" / "runs") in cell.folder.resolve().parents for cell in cells)
@@ -131,8 +139,10 @@ def test_budgets():
     assert budget_options("tokens=2000000") == {"run.tokens": "2000000"}
     assert budget_options("time=1h30m") == {"run.seconds": "5400.0"}
     for wrong in ("80", "steps=", "steps=many", "time=", "dollars=5"):
-        with pytest.raises(ConfigError, match=r"--budget|takes a time"):
+        with pytest.raises(ConfigError, match="--budget"):
             budget_options(wrong)
+    with pytest.raises(ConfigError, match=r"^--budget time=abc: a time is written as 2h50m, 90s or 1d, not 'abc'$"):
+        budget_options("time=abc")
 
 
 def test_the_studys_config_has_the_paper_in_it():

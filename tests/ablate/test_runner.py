@@ -65,6 +65,85 @@ def test_a_folder_of_other_options_is_refused_and_what_does_not_matter_may_diffe
         runner.finished(cell)
 
 
+@pytest.mark.parametrize(
+    ("given", "refused"),
+    [("run.trackers=[tensorboard]", False), ("run.stop_after=1h", False), ("rollout.logprob_diff_warn=0.1", False),
+     ("rollout.max_empty_steps=5", False), ("run.save_in_background=true", False), ("run.keep=3", False),
+     ("run.steps=4", True), ("run.epochs=2", True), ("eval.every=3", True), ("data.test_size=9", True),
+     ("rollout.max_sequences=8", True), ("model.path=elsewhere", True), ("run.deterministic=true", True)],
+)  # fmt: skip
+def test_what_changes_no_number_may_be_added_to_a_finished_comparison(cells, tmp_path, given, refused):
+    record(cells[0], done=True)
+    option, _, value = given.partition("=")
+    again = cells_of(design_of(None, ["dapo", "grpo"], [], {"run.steps": "3", option: value}, 2, None), tmp_path / "out")
+    if refused:
+        with pytest.raises(ConfigError, match=rf"another config \({option}: "):
+            runner.finished(again[0])
+    else:
+        assert runner.finished(again[0])
+
+
+ESTIMATOR = """
+from minirl.advantages import GRPO
+
+class Mine(GRPO):
+    scale = 1.0
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    """(cells with an estimator, a reward and data of the user's own; these three files)."""
+    files = {name: tmp_path / name for name in ("mine.py", "reward.py", "few.jsonl")}
+    files["mine.py"].write_text(ESTIMATOR)
+    files["reward.py"].write_text("def reward(problem, response):\n    return 1.0\n")
+    files["few.jsonl"].write_text("".join(json.dumps({"problem": f"{i}*3=", "answer": str(3 * i)}) + "\n" for i in range(20)))
+    options = {
+        "data.task": "dataset", "data.train": str(files["few.jsonl"]), "data.test_size": "5",
+        "verifier.name": f"{files['reward.py']}:reward",
+    }  # fmt: skip
+    return cells_of(design_of(None, [f"{files['mine.py']}:Mine", "grpo"], [], options, 1, None), tmp_path / "out"), files
+
+
+def finish(cells, kept="summary.json"):
+    """Leaves the cells as finished runs, whose fingerprint is in `kept`."""
+    for cell in cells:
+        tree = as_tree(cell.config)
+        tree["data"]["template_date"] = "2026-01-31"
+        record(cell, tree, done=True)
+        (cell.folder / kept).parent.mkdir(parents=True, exist_ok=True)
+        made = runner.fingerprint_of(cell, {}) | {"the starting model's weights": "0"}
+        (cell.folder / kept).write_text(json.dumps({"fingerprint": made}))
+
+
+@pytest.mark.parametrize("kept", ["summary.json", "checkpoints/step000003/state.json"])
+@pytest.mark.parametrize(
+    ("file", "old", "new", "named"),
+    [("mine.py", "1.0", "2.0", r"file of .*mine\.py:Mine"), ("reward.py", "1.0", "2.0", "reward file"),
+     ("few.jsonl", '"3"', '"4"', "training problems|held-out problems")],
+)  # fmt: skip
+def test_a_finished_run_of_other_code_or_data_is_refused_though_its_options_are_the_same(own, kept, file, old, new, named):
+    cells, files = own
+    finish(cells, kept)
+    assert runner.finished_cells(cells) == cells
+    text = files[file].read_text()
+    assert old in text
+    files[file].write_text(text.replace(old, new))
+    with pytest.raises(ConfigError, match=rf"^({named}) changed since the run in .* was made: put back"):
+        runner.finished_cells(cells)
+    files[file].write_text(text)
+    assert runner.finished_cells(cells) == cells
+
+
+def test_finished_runs_that_do_not_say_what_they_were_made_with_are_accepted_with_a_note(own, capsys):
+    cells, files = own
+    for cell in cells:
+        record(cell, done=True)
+    files["mine.py"].write_text(ESTIMATOR.replace("1.0", "2.0"))
+    assert runner.finished_cells(cells) == cells
+    assert f"note: 2 finished runs ({cells[0].name} ...) do not say" in capsys.readouterr().out
+
+
 def test_gpus_are_dealt_to_the_slots_in_equal_parts(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7")
     machine = runner.machine_of("accelerate launch --num_processes 4", None, gpus_per_run=4)

@@ -210,3 +210,20 @@ def test_stop_ids_come_from_tokenizer_model_and_texts():
     assert set(stop_ids(TOK, GenerationConfig(eos_token_id=EOS), ["5"])) == {EOS, five}
     boxed = TOK.convert_tokens_to_ids("\\boxed{")
     assert set(stop_ids(TOK, None, ["x"])) == {EOS, boxed}, "any token that contains the text"
+
+
+def test_passes_of_small_products_take_one_thread_and_give_the_threads_back(model, monkeypatch):
+    before, seen = torch.get_num_threads(), []
+    engine = TransformersEngine(model, [], len(tiny.tokenizer()), 8)
+    forward = engine._forward
+    monkeypatch.setattr(engine, "_forward", lambda *given: seen.append(torch.get_num_threads()) or forward(*given))
+    torch.set_num_threads(2)
+    try:
+        for size, threads in ((2**40, 1), (1, 2)):
+            monkeypatch.setattr("minirl.rollout.hf.SMALL_PASS", size)
+            list(engine.generate([[5, 6]], SamplingParams(2, 1.0, 3), [1]))
+            assert set(seen) == {threads}
+            assert torch.get_num_threads() == 2
+            seen.clear()
+    finally:
+        torch.set_num_threads(before)

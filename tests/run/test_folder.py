@@ -4,8 +4,12 @@ import contextlib
 
 import pytest
 
+from minirl.ablate import cells
 from minirl.config.command_line import load
-from minirl.run.folder import differences, finished, run_folder
+from minirl.config.options import every_option
+from minirl.evaluation import held_out
+from minirl.run import folder as folders
+from minirl.run.folder import differences, finished, listed, run_folder
 from minirl.utils.errors import ConfigError
 
 
@@ -25,6 +29,24 @@ def test_differences_are_told_apart_by_what_they_do_to_a_run():
     assert refused == ["estimator.edas.beta: 0.2 -> 0.3", "optimizer.lr: 0.0004 -> 0.002"]
     assert rounding == ["rollout.vllm.sleep: True -> False"]
     assert free == ["run.steps: 60 -> 9"]
+
+
+OPTIONS = [key for key, _, _ in every_option()]
+LISTS = {
+    "MAY_CHANGE": folders.MAY_CHANGE, "ROUNDING": folders.ROUNDING, "OPTIONS": held_out.OPTIONS, "SHARED": cells.SHARED,
+    "OWN": cells.OWN, "SAMPLING": [f"eval.{name}" for name in cells.SHARED_EVAL],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_the_lists_of_options_name_options_and_sections_that_there_are(name):
+    assert [entry for entry in LISTS[name] if not any(listed(key, [entry]) for key in OPTIONS)] == []
+
+
+def test_an_option_stands_in_one_list_only():
+    lists = [folders.HARMLESS, folders.BUDGET, folders.BY_CONTENT, ("eval.every",), folders.ROUNDING]
+    assert [key for key in OPTIONS if sum(listed(key, names) for names in lists) > 1] == []
+    assert not listed("data.train_split", ["data.train"]), "a name is not a beginning of others"
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "ä" * 200])

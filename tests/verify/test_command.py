@@ -165,3 +165,10 @@ def test_it_runs_as_a_command_from_any_folder(tmp_path):
     assert "Traceback" not in result.stderr
     result = subprocess.run([*command[:3], "--grader", "none", "x"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 2
+
+
+def test_row_numbers_count_empty_lines(tmp_path, capsys):
+    rows = ['{"response": "7", "answer": "7", "expected": true}', "", '{"response": "8", "answer": "7", "expected": true}']
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+    assert main([str(tmp_path / "rows.jsonl"), "--lenient"]) == 0
+    assert "row 3 is judged wrong, expected right" in capsys.readouterr().out

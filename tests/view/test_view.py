@@ -109,7 +109,7 @@ def test_long_curves_and_long_responses_are_shortened_and_said(tmp_path):
     assert contents.notes == [
         "The curves show every 3rd of 4,001 steps.",
         "2 responses of more than 6,000 characters have lost their middle.",
-        "No diagnoses: metrics.jsonl, of another version, has no 'sampling/batch_groups'.",
+        "No diagnoses: metrics.jsonl, of another version, has no 'policy/approx_kl'.",
     ]
     assert contents.diagnoses is None
 

@@ -127,3 +127,11 @@ def test_other_trackers_offline(tmp_path, name, monkeypatch):
         opened.close()
     assert said == []
     assert list(json.loads((tmp_path / "trackers.json").read_text())) == [name]
+
+
+def test_an_own_class_that_cannot_be_had_is_said(tmp_path, capsys):
+    with pytest.raises(ConfigError, match=r"there is no file nowhere\.py"):
+        load(["--run.trackers=[nowhere.py:Mine]"])
+    (tmp_path / "mine.py").write_text("class Mine:\n    pass\n")
+    Trackers(tmp_path, load([f"--run.trackers=[{tmp_path}/mine.py:Mine]"]), 0)
+    assert "has no class 'Mine' that is a subclass of accelerate.tracking.GeneralTracker" in capsys.readouterr().out

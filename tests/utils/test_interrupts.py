@@ -33,10 +33,21 @@ def left(group):
     return True
 
 
+def heeds_interrupts():
+    """In the child: a shell starts what runs in its background with SIGINT ignored, and Python then leaves it so."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def interrupted(command, ready):
     """(exit code, standard error, seconds it took) of a command whose process group gets SIGINT when `ready(its output)`."""
     with subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=heeds_interrupts,
     ) as p:
         ready(p)
         start = time.monotonic()

@@ -22,6 +22,7 @@ import sys
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,19 +92,24 @@ def too_short(run: dict, tokens: int) -> str | None:
     return f"{run['name']}: a step's responses have {mean:.1f} tokens on average, not about {tokens}: this is other work"
 
 
+def values(run: dict, key: str) -> list[float]:
+    """A metric in the steps after the first that have it, ascending; NaN alone for one that was never measured."""
+    return sorted(row[key] for row in run["steps"][1:] or run["steps"] if key in row) or [float("nan")]
+
+
+def middle(run: dict, key: str) -> float:
+    """The median of `values`."""
+    found = values(run, key)
+    return found[len(found) // 2]
+
+
 def phases(run: dict) -> str:
     """One row of the table: medians over the steps after the first."""
-    rows = run["steps"][1:] or run["steps"]
-
-    def median(key: str) -> float:
-        return sorted(row[key] for row in rows)[len(rows) // 2]
-
+    median = partial(middle, run)
     seconds = " ".join(
         f"{median(f'time/{key}'):8.2f}" for key in ("sample", "verify", "old_logprobs", "update", "sync", "step")
     )
-    gap = (
-        f"{median('policy/rollout_logprob_diff_mean'):9.1e} {max(row['policy/rollout_logprob_diff_max'] for row in rows):9.1e}"
-    )
+    gap = f"{median('policy/rollout_logprob_diff_mean'):9.1e} {values(run, 'policy/rollout_logprob_diff_max')[-1]:9.1e}"
     work = f"{median('response/tokens'):8.1f} {median('sampling/tokens'):9,.0f}"
     speed = f"{median('speed/sample'):9,.0f} {median('speed/update'):9,.0f}"
     return f"{run['name']:14} {seconds} {work} {speed} {run['peak_gib']:9.1f} {gap}"
@@ -111,10 +117,9 @@ def phases(run: dict) -> str:
 
 def row_of(run: dict) -> dict[str, Any]:
     """A run's medians over the steps after the first."""
-    rows = run["steps"][1:] or run["steps"]
     keys = [f"time/{key}" for key in ("sample", "old_logprobs", "update", "sync", "step")]
     keys += ["response/tokens", "speed/sample", "speed/update", "policy/rollout_logprob_diff_mean"]
-    row: dict[str, Any] = {key: sorted(step[key] for step in rows)[len(rows) // 2] for key in keys}
+    row: dict[str, Any] = {key: middle(run, key) for key in keys}
     return {"run": run["name"], **row, "peak GiB": run["peak_gib"]}
 
 

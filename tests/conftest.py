@@ -45,6 +45,18 @@ def few_problems(folder):
     return ["--data.task=dataset", f"--data.train={folder / 'few.jsonl'}", "--data.test_size=8"]
 
 
+def every_metric():
+    """The names of all metrics of a step's batch and update."""
+    from minirl.config.command_line import load
+    from minirl.rollout.types import Batch
+    from minirl.run.metrics import UpdateStats, batch_metrics
+    from minirl.utils.distributed import Ranks
+
+    stats = UpdateStats()
+    stats.sums["known_tokens"] = 1.0  # without such a token there are fewer
+    return set(batch_metrics(Batch([], [], []), [], 0, 0.0, load([]))) | set(stats.metrics(Ranks()))
+
+
 def other_weights(folder):
     """A copy of the embedded model with one weight changed."""
     import safetensors.torch

@@ -2,12 +2,9 @@
 
 import re
 
-from minirl.config.command_line import THEIRS, load
+from minirl.config.command_line import THEIRS
 from minirl.config.options import every_option
-from minirl.rollout.types import Batch
-from minirl.run.metrics import UpdateStats, batch_metrics
-from minirl.utils.distributed import Ranks
-from tests.conftest import ROOT
+from tests.conftest import ROOT, every_metric
 
 PAGE = (ROOT / "docs" / "coming-from-trl-and-verl.md").read_text(encoding="utf-8")
 
@@ -42,7 +39,6 @@ def test_the_names_that_the_command_line_knows_are_the_page_s():
 
 
 def test_every_metric_named_exists():
-    known = set(batch_metrics(Batch([], [], []), [], 0, 0.0, load([]))) | set(UpdateStats().metrics(Ranks()))
-    known |= {"optimizer/lr", "time/step", "speed/tokens"}
+    known = every_metric() | {"optimizer/lr", "time/step", "speed/tokens"}
     assert len(ours("Metrics")) > 15
     assert not set(ours("Metrics")) - known

@@ -7,16 +7,13 @@ from PIL import Image
 
 from benchmarks import pictures
 from minirl.config.command_line import load
-from minirl.rollout.types import Batch
 from minirl.run import lifecycle
-from minirl.run.metrics import UpdateStats, batch_metrics
-from minirl.utils.distributed import Ranks
 from minirl.watch.diagnoses import RULES
-from tests.conftest import ROOT
+from tests.conftest import ROOT, every_metric
 
 
 def test_cases_are_diagnoses_with_metrics_that_exist_and_a_place_on_the_page():
-    known = set(batch_metrics(Batch([], [], []), [], 0, 0.0, load([]))) | set(UpdateStats().metrics(Ranks()))
+    known = every_metric()
     page = (ROOT / "docs" / "reading-metrics.md").read_text(encoding="utf-8")
     for name, case in pictures.CASES.items():
         assert name in RULES

@@ -276,7 +276,13 @@ def test_a_checkpoint_has_the_adapters_alone_and_resumes_to_the_bit(trained, tmp
 
 
 @pytest.mark.parametrize(
-    "other", [["--model.lora.r=8"], ["--model.lora.r=2"], ["--model.lora.r=0"], ["--model.lora.target_modules=[q_proj]"]]
+    "other",
+    [
+        ["--model.lora.r=8"],
+        ["--model.lora.r=2"],
+        ["--model.lora.r=0", "--model.lora.lora_alpha=32"],
+        ["--model.lora.target_modules=[q_proj]"],
+    ],
 )
 def test_shards_of_other_adapters_or_of_all_weights_are_refused_both_ways(trained, tmp_path, other):
     made = policy(*other)

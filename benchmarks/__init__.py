@@ -1,6 +1,1 @@
-import sys
-
-if sys.argv[:1] == ["-m"]:  # python -m benchmarks.NAME
-    from minirl.utils.interrupts import say_interrupts
-
-    say_interrupts()
+import minirl  # noqa: F401 - under python -m its first lines make an interrupt one line

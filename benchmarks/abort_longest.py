@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
-from benchmarks.common import finish, random_model, table
+from benchmarks.common import finish, random_model, result_options, table
 from minirl.config.options import RolloutConfig
 from minirl.rollout.hf import TransformersEngine
 from minirl.rollout.types import SamplingParams
@@ -54,8 +54,7 @@ def sample(model: torch.nn.Module, prompts: int, longest: int, shared: float, sh
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--share", type=float, default=0.2, help="rollout.abort_longest")
-    parser.add_argument("--json", action="store_true", help="print one JSON line instead of a table")
-    parser.add_argument("--results", help="file for one more JSON line; else benchmarks/results.jsonl")
+    result_options(parser)
     options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,5 +1,6 @@
 """What the benchmarks share: models with random weights, and where numbers go."""
 
+import argparse
 import datetime
 import importlib.metadata
 import json
@@ -96,6 +97,12 @@ def machine() -> dict[str, Any]:
         "cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1), "gpu": gpu, "python": platform.python_version(),
         "versions": versions(),
     }  # fmt: skip
+
+
+def result_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that `finish` takes."""
+    parser.add_argument("--json", action="store_true", help="print one JSON line instead of a table")
+    parser.add_argument("--results", help="file for one more JSON line; else benchmarks/results.jsonl")
 
 
 def finish(benchmark: str, rows: list[dict[str, Any]], results: str | None, as_json: bool, **more: Any) -> None:

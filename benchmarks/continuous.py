@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import SHAPES, finish, qwen3_config, table
+from benchmarks.common import SHAPES, finish, qwen3_config, result_options, table
 from benchmarks.limit import PRACTICE
 from minirl.config.command_line import load
 from minirl.config.options import Config
@@ -256,8 +256,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--request", type=float, default=0.0002)
     parser.add_argument("--gpu", default="H200")
-    parser.add_argument("--json", action="store_true", help="print one JSON line instead of a table")
-    parser.add_argument("--results", help="file for one more JSON line; else benchmarks/results.jsonl")
+    result_options(parser)
     return parser.parse_args(argv)
 
 

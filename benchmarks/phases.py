@@ -22,7 +22,6 @@ import argparse
 import importlib.util
 import os
 import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -40,7 +39,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 import train
 from benchmarks import update
-from benchmarks.common import finish, table, tokenizer_of
+from benchmarks.common import finish, result_options, table, tokenizer_of
 from minirl.config.command_line import load
 from minirl.policy import plan
 from minirl.policy.policy import Policy
@@ -48,7 +47,7 @@ from minirl.rollout.hf import TransformersEngine
 from minirl.rollout.types import Batch, SamplingParams
 from minirl.utils.distributed import Ranks
 from minirl.watch import limit
-from minirl.watch.meter import measured_hardware
+from minirl.watch.meter import best_seconds, measured_hardware
 
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_dot_product_flash_attention_for_cpu",
             "_scaled_dot_product_flash_attention_for_cpu_backward")  # fmt: skip
@@ -65,15 +64,10 @@ TINY = (16, 4, 2, 32, 16)
 WORKS = {"8 x 8 x 16": (8, 8, 16, 8), "64 x 8 x 16": (64, 8, 16, 8), "2 x 8 x 128": (2, 8, 128, 32)}
 
 
-def best(work: Callable[[], Any], seconds: float, least: int = 3) -> float:
+def best(work: Callable[[], Any], seconds: float) -> float:
     """The shortest of as many calls as fit, processor seconds, after one that warms up."""
     work()
-    times, end = list[float](), time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times) < least:
-        begin = time.process_time()
-        work()
-        times.append(time.process_time() - begin)
-    return min(times)
+    return best_seconds(work, seconds)
 
 
 class Counted(TorchDispatchMode):
@@ -310,8 +304,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="the smallest model and work only")
     parser.add_argument("--only", default="", help="only rows whose name has this in it")
-    parser.add_argument("--json", action="store_true", help="print one JSON line instead of a table")
-    parser.add_argument("--results", help="file for one more JSON line; else benchmarks/results.jsonl")
+    result_options(parser)
     a = parser.parse_args()
     torch.set_num_threads(1)
     here, rows = measured_hardware(), list[dict[str, Any]]()

@@ -48,7 +48,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.common import environment, versions
+from benchmarks.common import environment, result_options, versions
 
 WARM = 2  # steps that are dropped
 PHASES = ("update", "generation", "old")  # of a step
@@ -497,8 +497,7 @@ def compared(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer steps: under a minute on a CPU")
-    parser.add_argument("--json", action="store_true", help="print one JSON line instead of a table")
-    parser.add_argument("--results", help="file for one more JSON line; else benchmarks/results.jsonl")
+    result_options(parser)
     parser.add_argument("--steps", type=int, help="measured steps a program and workload")
     parser.add_argument("--threads", type=int, default=1, help="of each program, on a CPU")
     parser.add_argument("--only", help="only workloads whose name has this in it")

@@ -32,7 +32,7 @@ from transformers.cache_utils import DynamicLayer
 import train
 from benchmarks import update
 from benchmarks.abort_longest import Forced
-from benchmarks.common import finish, random_model, table
+from benchmarks.common import finish, random_model, result_options, table
 from minirl.config.command_line import load
 from minirl.policy import attention
 from minirl.policy import logprobs as scoring
@@ -357,8 +357,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a quarter of the prompts, two turns")
     parser.add_argument("--only", default="", help="rows whose technique contains this")
-    parser.add_argument("--json", action="store_true", help="print one JSON line instead of a table")
-    parser.add_argument("--results", help="file for one more JSON line; else benchmarks/results.jsonl")
+    result_options(parser)
     options = parser.parse_args()
     torch.set_num_threads(1)
     made: list[dict[str, Any]] = []

@@ -19,7 +19,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import ROOT, Rows, environment, finish, random_model, table
+from benchmarks.common import ROOT, Rows, environment, finish, random_model, result_options, table
 
 PROMPT, SAMPLES = 64, 8
 
@@ -122,8 +122,7 @@ def main() -> None:
     parser.add_argument("--budgets", nargs="+", type=int, help="tokens a micro-batch; GPU: 8192 16384 32768, CPU: 2048 16384")
     parser.add_argument("--tokens", type=int, help="response tokens of an update; GPU: 131072, CPU: 4096")
     parser.add_argument("--peak-tflops", type=float, default=989.0)
-    parser.add_argument("--json", action="store_true", help="print one JSON line instead of a table")
-    parser.add_argument("--results", help="file for one more JSON line; else benchmarks/results.jsonl")
+    result_options(parser)
     parser.add_argument("--rows", help="file for a JSON line a row, written when it is measured; rows that it has are skipped")
     parser.add_argument("--shardings", nargs="+", help="plain, zero3; on a GPU both")
     parser.add_argument("--hows", nargs="+", help="only these ways, such as packed and recompute")

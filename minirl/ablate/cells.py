@@ -14,7 +14,7 @@ from minirl.config.checks import duration
 from minirl.config.command_line import flat_options, load, read_yaml
 from minirl.config.options import Config, as_tree, every_option
 from minirl.evaluation.held_out import OPTIONS, SAMPLING
-from minirl.run.folder import HARMLESS, listed
+from minirl.run.folder import that_matter
 from minirl.utils.console import replace_file
 from minirl.utils.errors import ConfigError, require
 
@@ -159,8 +159,7 @@ def cells_of(design: Design, out: Path) -> list[Cell]:
     for seed in range(design.first_seed, design.first_seed + design.seeds):
         for arm in design.arms:
             config = config_of(design, arm, seed)
-            shared = {key: value for key, value, _ in every_option(config) if listed(key, SHARED) and not listed(key, HARMLESS)}
-            shared |= {name: getattr(config.eval, name) for name in SHARED_EVAL}
+            shared = that_matter(config, SHARED) | {name: getattr(config.eval, name) for name in SHARED_EVAL}
             folder = out / "runs" / re.sub(r"[^\w.+=-]|^\.+", "_", arm.name) / f"seed{seed}"
             cells.append(Cell(arm, seed, folder, config, json.dumps(shared, sort_keys=True, default=str)))
     check_alike(cells)

@@ -280,7 +280,7 @@ def draw_curves(results: Results) -> bytes:
 
     figure = Figure(figsize=(15, 10.5), layout="constrained")
     held_out, *panels = figure.subplots(3, 4).flat
-    largest = next((run["before"]["metrics"].get("k") for run in results["runs"]), "k")
+    largest = next((run["before"]["metrics"].get("k", "k") for run in results["runs"]), "k")
     held_out.set(title=f"held-out pass@1 and pass@{largest} (dotted)", xlabel="step")
     lines = {}
     for arm in compared(results):

@@ -105,13 +105,13 @@ def before_after(
     """A Markdown table of the held-out numbers before and after training. intervals: of `changes`."""
     names = {key: name.format(k=before["k"]) for key, name in NAMES.items() if key != "pass@k" or before["k"] > 1}
     rows = [f"| {'held out':<17} | before | after  | change | 95% interval     |", "|---|---|---|---|---|"]
-    few = before["problems"] < FEW
     for key, name in names.items():
         change, low, high = intervals.get(key, (after[key] - before[key], np.nan, np.nan))
         interval = "" if np.isnan(low) else "no variation" if low == high else f"{low:+.3f} to {high:+.3f}"
         rows.append(f"| {name:<17} | {before[key]:<6.3f} | {after[key]:<6.3f} | {change:+.3f} | {interval:<16} |")
-    warning = f"\n\n{before['problems']:.0f} problems are too few to say anything of others; {FEW} or more are needed."
-    return "\n".join(rows) + (warning if few else "")
+    if before["problems"] < FEW:
+        rows.append(f"\n{before['problems']:.0f} problems are too few to say anything of others; {FEW} or more are needed.")
+    return "\n".join(rows)
 
 
 def changes(before: Problems, after: Problems, k: int, seed: int) -> dict[str, tuple[float, float, float]]:
@@ -189,21 +189,17 @@ def example_group(folder: Path) -> str:
         if not mixed:
             continue
         group = max(mixed, key=lambda g: len({row["label"] for row in g}))
+        before = list(group[0].get("before", {}))  # the parts of the estimator that come before its last wrapper
         lines = [
             f"Of step {int(path.stem[4:])}, to the prompt {quoted(group[0]['prompt'], 300)}, whose gold answer is "
             f"{quoted(group[0]['gold'], 80)}. An advantage above 0 makes the response likelier. Wrong responses with one label "
             "made the same error. `python -m minirl.view` shows more of it.\n",
-            "| response | verdict | label | reward | " + "".join(f"{name} | " for name in before_names(group)) + "advantage |",
-            "|---|---|---|---|" + "---|" * len(before_names(group)) + "---|",
+            f"| {' | '.join(['response', 'verdict', 'label', 'reward', *before, 'advantage'])} |",
+            "|---|---|---|---|" + "---|" * len(before) + "---|",
         ]
         order = sorted(group, key=lambda row: (row["status"] != "right", row["label"]))
-        return "\n".join([*lines, *(example_row(row, before_names(group)) for row in order)])
+        return "\n".join([*lines, *(example_row(row, before) for row in order)])
     return ""
-
-
-def before_names(group: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The parts of the estimator before its last wrapper, whose advantages a group's rows have."""
-    return list(group[0].get("before", {}))
 
 
 def example_row(row: Mapping[str, Any], before: Sequence[str]) -> str:
@@ -213,8 +209,7 @@ def example_row(row: Mapping[str, Any], before: Sequence[str]) -> str:
     def mean(advantage: Any) -> str:
         return "not trained on" if advantage is None else f"{float(np.mean(advantage)):+.3f}"
 
-    parts = "".join(f"{mean(row['before'][name])} | " for name in before)
-    shown = parts + mean(row["advantage"])
+    shown = " | ".join(mean(advantage) for advantage in (*(row["before"][name] for name in before), row["advantage"]))
     reward = "none" if row["reward"] is None else f"{row['reward']:.3g}"
     label = quoted(row["label"], 40) if row["label"] else ""
     return f"| {quoted(row['response'], 120)} | {row['status']} | {label} | {reward} | {shown} |"

@@ -25,7 +25,6 @@ from minirl.utils.console import finish_stdout
 from minirl.utils.errors import ConfigError, require
 
 SHORT = {"run-dir": "run.dir", "resume": "run.resume", "stop-after": "run.stop_after"}
-# Former names of options -> current names.
 # What TRL (bare) and verl (the last part) call an option, where difflib would not find it.
 THEIRS = {
     "num_generations": "rollout.group_size",
@@ -57,6 +56,7 @@ THEIRS = {
     "train_files": "data.train",
     "report_to": "run.trackers",
 }
+# Former names of options -> current names.
 RENAMED = {
     "rollout.samples": "rollout.group_size",
     "rollout.gap_warn": "rollout.logprob_diff_warn",
@@ -206,7 +206,7 @@ def unknown(key: str, value: Any, options: Sequence[str]) -> str:
         return f"{key} is a section with options of its own, not {value!r}"
     section, _, last = key.rpartition(".")
     here = [option for option in options if option.rpartition(".")[0] == section]
-    if last in THEIRS and f"{section}.{last}" not in THEIRS.values():
+    if last in THEIRS:
         return f"unknown option {key}: what TRL or verl call {last} is {THEIRS[last]} here (docs/coming-from-trl-and-verl.md)"
     names = {option.partition(".")[0]: option.partition(".")[0] for option in options}
     known = here or list(names)

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from minirl.advantages import diversity, rho
-from minirl.config.options import Config, EvalConfig, every_option
+from minirl.config.options import Config, EvalConfig
 from minirl.data.prompts import Prompt
 from minirl.rollout.sampler import EVALUATION, Sampler, as_group
 from minirl.rollout.types import Rollout, SamplingParams
 from minirl.run.checkpoint import STARTING_WEIGHTS
-from minirl.run.folder import HARMLESS, listed
+from minirl.run.folder import that_matter
 from minirl.utils.console import must_write, replace_file, say
 from minirl.utils.errors import ConfigError, RunError
 from minirl.verify.types import NO_ANSWER, RIGHT, WRONG
@@ -82,9 +82,13 @@ def conditions(config: Config, fingerprint: Mapping[str, str]) -> dict[str, Any]
     """What an evaluation before the first step depends on, as JSON keeps it. fingerprint: the run's, with the weights."""
     labeller = [f"file of {config.verifier.labeller}"]
     contents = {name: fingerprint[name] for name in (*CONTENTS, *labeller) if name in fingerprint}
-    options = {key: value for key, value, _ in every_option(config) if listed(key, OPTIONS) and not listed(key, HARMLESS)}
     sampling = {name: getattr(config.eval, name) for name in SAMPLING}
-    found = {"weights": fingerprint[STARTING_WEIGHTS], "seed": config.run.seed} | sampling | options | {"contents": contents}
+    found = (
+        {"weights": fingerprint[STARTING_WEIGHTS], "seed": config.run.seed}
+        | sampling
+        | that_matter(config, OPTIONS)
+        | {"contents": contents}
+    )
     return json.loads(json.dumps(found))
 
 

@@ -111,7 +111,6 @@ class SavedStep:
 def read_step(config: Config) -> SavedStep:
     """The saved step that config.replay names. ConfigError when it is missing or damaged."""
     name = config.replay or ""
-    name = re.sub(r"/batches(/step\d+/?)$", r"\1", name)  # its folder, as a shell completes it
     run, digits = run_of(name), re.fullmatch(r"step(\d+)", Path(name).name)
     if digits is None:
         raise ConfigError(f"--replay takes a step of a run folder, such as runs/mine/step12, not {name!r}")

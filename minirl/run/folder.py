@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -41,6 +42,11 @@ ROUNDING = (
 def listed(key: str, names: Sequence[str]) -> bool:
     """Whether `names` has an option or a section that it is in: "plan." has plan.gpus, "run.keep" only run.keep."""
     return any(key == name or (name.endswith(".") and key.startswith(name)) for name in names)
+
+
+def that_matter(config: Config, names: Sequence[str]) -> dict[str, Any]:
+    """The values of the options that `names` has, but for the harmless ones."""
+    return {key: value for key, value, _ in every_option(config) if listed(key, names) and not listed(key, HARMLESS)}
 
 
 def folder_of(config: Config) -> Path | None:

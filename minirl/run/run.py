@@ -47,9 +47,13 @@ class Run(ABC):
 
     def checks(self, batch: Batch) -> dict[str, float]:
         """The `check_metrics` of a step's batch, before `state` is that after the step."""
-        ends = stop_ids(self.sampler.tokenizer, self.policy.model.generation_config, self.config.rollout.stop)
         first, last = self.state.position // self.order.size, (self.order.position - 1) // self.order.size
-        return check_metrics(batch.generated, self.repeated_prompts, ends, max(1, last - first + 1))
+        return check_metrics(batch.generated, self.repeated_prompts, self.stop_ids, max(1, last - first + 1))
+
+    @cached_property
+    def stop_ids(self) -> list[int]:
+        """The token ids that end a response; with rollout.stop the whole vocabulary is read for them."""
+        return stop_ids(self.sampler.tokenizer, self.policy.model.generation_config, self.config.rollout.stop)
 
     @cached_property
     def repeated_prompts(self) -> float:

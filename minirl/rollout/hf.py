@@ -126,7 +126,7 @@ class TransformersEngine:
             part = rollouts[start : start + self.max_sequences]
             prefixes = [[*r.prompt_ids, *r.completion.ids.tolist()] for r in part]
             pairs = zip(part, keys[start : start + self.max_sequences], strict=True)
-            numbers = np.array([uniforms_of(seed, j, r.length + tokens)[r.length :] for r, (seed, j) in pairs])
+            numbers = np.array([uniforms_of(seed, j, r.length, tokens) for r, (seed, j) in pairs])
             limits = torch.tensor([min(tokens, params.max_tokens - r.length) for r in part])
             with memory_suffices(partial(explain_memory, len(part), 1)), few_threads(len(part) * self.parameters):
                 found = dict(self._batch(prefixes, one, numbers, limits, len(part)))
@@ -232,9 +232,10 @@ def uniforms(seeds: Sequence[int], n: int, tokens: int) -> np.ndarray:
     return numbers
 
 
-def uniforms_of(seed: int, j: int, tokens: int) -> np.ndarray:
-    """float64[tokens]: the numbers of row (seed, j) of `uniforms`."""
-    return np.random.Generator(np.random.Philox(key=np.array([seed, j], dtype=np.uint64))).random(tokens)
+def uniforms_of(seed: int, j: int, first: int, tokens: int) -> np.ndarray:
+    """float64[tokens]: the numbers of row (seed, j) of `uniforms` from place `first` on."""
+    bits = np.random.Philox(key=np.array([seed, j], dtype=np.uint64)).advance(first // 4)  # 4 numbers a count
+    return np.random.Generator(bits).random(first % 4 + tokens)[first % 4 :]
 
 
 def draw(logits: Tensor, uniform: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from transformers import GenerationConfig
 
 import minirl.policy.attention  # noqa: F401 - registers "packed"
 from minirl.rollout.engines import stop_ids
-from minirl.rollout.hf import TransformersEngine, draw, truncate, uniforms
+from minirl.rollout.hf import TransformersEngine, draw, truncate, uniforms, uniforms_of
 from minirl.rollout.types import LENGTH, STOP, SamplingParams
 from minirl.tiny import make as tiny
 
@@ -82,6 +82,7 @@ def test_uniform_numbers_are_philox_s_and_never_repeat():
     assert np.array_equal(uniforms([5, 6], 8, 16)[8 + 3], fresh)
     numbers = uniforms([5, 6, 2**63 - 1], 8, 16)
     assert numbers.shape == (24, 16)
+    assert all(np.array_equal(uniforms_of(6, 3, first, 3), fresh[first : first + 3]) for first in range(13))
     assert len(np.unique(numbers)) == numbers.size
 
 

@@ -43,6 +43,7 @@ def test_it_shows_the_last_step_its_classes_and_reasons(clean, tmp_path):
     clean.wait("document.querySelectorAll('.chart .main-svg').length >= 4")
     text = clean[GROUP]
     assert "3 of 10 right; 7 wrong answers in 2 classes; EDAS branch C." in text
+    assert "Branch C: wrong answers differ: T says how rare an error is in its group" in text
     assert "wrong: 58 5 of 7 wrong (71%)" in " ".join(text.split())
     assert "branch C: seen 5 of 7, T = −0.31, −12% (punished more)" in text
     assert "right 3 of 10 (30%)" in " ".join(text.split())

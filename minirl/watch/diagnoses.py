@@ -227,6 +227,11 @@ def logprob_gap(rows: Sequence[Row]) -> float:
     return level(rows, "policy/rollout_logprob_diff_mean")
 
 
+def measured(history: Sequence[Row]) -> list[Row]:
+    """The steps in which the gap was measured: not where a batch is empty or wholly of older versions."""
+    return [row for row in history if "policy/rollout_logprob_diff_mean" in row]
+
+
 def noise(config: Config) -> float:
     """The largest gap that rounding explains, nats a token: 0.0075 was measured in bfloat16, 1e-6 in float32."""
     return 0.02 if config.model.dtype == "bfloat16" or config.rollout.engine == "vllm" else 1e-3
@@ -242,7 +247,7 @@ def wrong_temperature(history: Sequence[Row], config: Config) -> str | None:
     rounding leaves the spread within a hundredth. Where the sampler reports log-probs at the trainer's temperature, only the
     tokens tell: their surprise is the entropy on average. A half: that of a few steps varies by a tenth; dropped groups bias
     it, so that nearly all must have been kept."""
-    rows, t = history[:START], config.rollout.temperature
+    rows, t = measured(history)[:START], config.rollout.temperature
     if not seen_enough(rows, config):
         return None
     spread, gap = level(rows, "policy/rollout_spread"), logprob_gap(rows)
@@ -270,6 +275,7 @@ def wrong_temperature(history: Sequence[Row], config: Config) -> str | None:
 def stale_weights(history: Sequence[Row], config: Config) -> str | None:
     """The gap grows with the distance from the first step, before which nothing had to be pushed. Five times: precision and
     falling entropy change it by less than two."""
+    history = measured(history)
     base, now = logprob_gap(history[:1]), logprob_gap(history[-START:])
     if len(history) < 2 or not seen_enough(history, config) or not now > max(5 * base, noise(config)):
         return None
@@ -282,8 +288,8 @@ def stale_weights(history: Sequence[Row], config: Config) -> str | None:
 
 def other_weights(history: Sequence[Row], config: Config) -> str | None:
     """The run's own limit for a warning, from the first step on."""
-    rows, limit = history[:START], config.rollout.logprob_diff_warn
-    gap = min(logprob_gap([row]) for row in rows)
+    rows, limit = measured(history)[:START], config.rollout.logprob_diff_warn
+    gap = min((logprob_gap([row]) for row in rows), default=nan)
     if not seen_enough(rows, config) or not gap > limit or wrong_temperature(rows, config):
         return None
     return (

@@ -312,6 +312,9 @@ def test_weights_of_another_precision_and_noise():
     assert found([row(s, policy__rollout_logprob_diff_mean=0.0075) for s in range(1, 9)], "--model.dtype=bfloat16") == []
     assert found([row(s, policy__rollout_logprob_diff_mean=0.1) for s in range(1, 9)]) == [(3, "other weights")]
     assert found([row(1, policy__rollout_logprob_diff_mean=0.9)]) == [(1, "other weights")]
+    old = {name: value for name, value in row(1).items() if not name.startswith("policy/rollout_")}
+    late = [old, *(row(s, policy__rollout_logprob_diff_mean=0.1) for s in range(2, 9))]
+    assert found(late) == [(4, "other weights")], "not measured in the first step"
     hot = [row(s, policy__rollout_logprob_diff_mean=0.2, policy__rollout_spread=0.5) for s in range(1, 4)]
     assert found(hot) == [(3, "wrong temperature")]
     assert "at a temperature of about 2" in diagnose(hot, load([]))[0].text

@@ -92,24 +92,31 @@ def keep_responses(evaluations: list[str]) -> None:
 
 
 def many_responses() -> None:
-    """Pass@k from 256 responses a problem, and breakthroughs at 0/256. Labels are ARM-SEED, and start."""
+    """Pass@k from 256 responses a problem, and breakthroughs at 0/256, of each arm against dapo on the arm's seeds. Labels are
+    ARM-SEED, and start."""
     kept = {label: np.array(right) for label, right in json.loads(RESPONSES.read_text(encoding="utf-8")).items()}
     hard = kept["start"] == 0
-    seeds = sorted(label.partition("-")[2] for label in kept if label.startswith("dapo-"))
-    print(f"256 responses, {len(seeds)} seeds: {hard.sum()} problems at 0/256 before training")
-    for k in (1, 8, 64, 256):
-        start, dapo, edas = (
-            np.array([[rho(256, int(right), k) for right in kept[label]] for label in labels])
-            for labels in (["start"], [f"dapo-{seed}" for seed in seeds], [f"edas-{seed}" for seed in seeds])
-        )
-        means = f"start {100 * start.mean():.1f}, dapo {100 * dapo.mean():.1f}"
-        print(f"  pass@{k}: {means}, edas - dapo {shown(difference(edas, dapo), 100)}")
-    found = {arm: np.array([kept[f"{arm}-{seed}"][hard] > 0 for seed in seeds]) for arm in ("dapo", "edas")}
-    alone = (found["edas"] & ~found["dapo"]).sum(1), (found["dapo"] & ~found["edas"]).sum(1)
-    print(f"  solved of them: dapo {found['dapo'].mean():.0%}, edas {found['edas'].mean():.0%}")
-    print(f"  edas alone : dapo alone by seed {', '.join(f'{a} : {b}' for a, b in zip(*alone, strict=True))}")
-    shares = [of.mean(1, keepdims=True) for of in (found["edas"], found["dapo"])]
-    print(f"  share solved, edas - dapo over seeds: {shown(difference(*shares), 100)}")
+    print(f"256 responses: {hard.sum()} problems at 0/256 before training")
+    seeds: dict[str, list[str]] = {}
+    for arm, _, seed in (label.rpartition("-") for label in kept if label != "start"):
+        seeds.setdefault(arm, []).append(seed)
+    for arm in seeds:
+        right, base = (np.array([kept[f"{name}-{seed}"] for seed in seeds[arm]]) for name in (arm, "dapo"))
+        print(f"{arm}, {len(seeds[arm])} seeds")
+        for k in (1, 8, 64, 256):
+            start, mine, theirs = (
+                np.array([[rho(256, int(n), k) for n in row] for row in rows]) for rows in ([kept["start"]], right, base)
+            )
+            above = "" if arm == "dapo" else f", above dapo {shown(difference(mine, theirs), 100)}"
+            print(f"  pass@{k}: start {100 * start.mean():.1f}, {arm} {100 * mine.mean():.1f}{above}")
+        mine, theirs = right[:, hard] > 0, base[:, hard] > 0
+        print(f"  solved of the unsolved {mine.mean():.0%}")
+        if arm == "dapo":
+            continue
+        alone = zip((mine & ~theirs).sum(1), (theirs & ~mine).sum(1), strict=True)
+        print(f"  alone : dapo alone by seed {', '.join(f'{a} : {b}' for a, b in alone)}")
+        share = difference(mine.mean(1, keepdims=True), theirs.mean(1, keepdims=True))
+        print(f"  share solved above dapo's, over seeds: {shown(share, 100)}")
 
 
 def within(microscope: Path) -> None:

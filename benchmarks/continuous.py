@@ -35,6 +35,7 @@ from minirl.rollout.types import LENGTH, STOP, Batch, Completion, Rollout
 from minirl.watch import limit
 
 BLOCK = 16  # tokens of a block of vLLM's prefix cache: what is beyond the last whole one is computed again at each slice
+BATCH_STEPS = 90  # of generation batches: in eight steps chance, a second batch or none, was worth 15 s of 200
 
 
 class World:
@@ -56,7 +57,8 @@ class World:
         noise = noise + math.sqrt(1 - a.shared) * rng.standard_normal((draws, r.group_size))
         lengths = np.exp(math.log(a.mean) - a.sigma**2 / 2 + a.sigma * noise)
         self.lengths = lengths.clip(1, r.max_response_tokens).round().astype(int)
-        self.kept = rng.random(draws) < kept
+        self.dynamic = config.algorithm.requirements.dynamic_sampling
+        self.kept = rng.random(draws) < (kept if self.dynamic else 1)
         self.order = Order(draws, 0)
         ids = [0] * a.prompt
         problem = SimpleNamespace(answer="")
@@ -153,7 +155,8 @@ def whole_batches(world: World, steps: int) -> list[dict[str, float]]:
     r = world.config.rollout
     made, carried, next_draw = list[dict[str, float]](), list[int](), 0
     for _ in range(steps):
-        kept, groups, expected, seconds, tokens, tail = list(carried), 0, 1 / r.oversample, 0.0, 0, 0.0
+        kept, groups, seconds, tokens, tail = list(carried), 0, 0.0, 0, 0.0
+        expected = 1 / r.oversample if world.dynamic else 1.0
         while len(kept) < r.prompts:
             wanted = min(math.ceil((r.prompts - len(kept)) / expected), math.ceil(max(2, r.oversample) * r.prompts))
             drawn = np.arange(next_draw, next_draw + r.draws(wanted))
@@ -216,6 +219,16 @@ def mean_row(rows: list[dict[str, float]]) -> dict[str, float]:
     return mean | {name: mean[name] * scale for name in ("seconds", "again", "tail", "Mtokens")}
 
 
+def simulated(
+    config: Config, model: plan.Model, hardware: limit.Hardware, kept: float, a: argparse.Namespace
+) -> tuple[dict[str, float], World]:
+    """(`mean_row` of a config's steps, their world), as `rollout.continuous` says. Of generation batches there are at least
+    BATCH_STEPS steps, which take no time here."""
+    a = argparse.Namespace(**vars(a) | ({} if config.rollout.continuous else {"steps": max(a.steps, BATCH_STEPS)}))
+    world = World(config, model, hardware, kept, a)
+    return mean_row((one_by_one if config.rollout.continuous else whole_batches)(world, a.steps)), world
+
+
 def compare(a: argparse.Namespace) -> list[dict[str, Any]]:
     """A row for each way and share of kept groups. less: of the config's own way, of which there is the first row."""
     own = load([a.config, *a.option])
@@ -234,8 +247,7 @@ def compare(a: argparse.Namespace) -> list[dict[str, Any]]:
             if changes.get("carry_over") and carry:
                 continue  # the preset's own
             rollout = replace(own.rollout, **changes)
-            world = World(replace(own, rollout=rollout, algorithm=corrected), model, hardware, kept, a)
-            row = mean_row(one_by_one(world, a.steps) if rollout.continuous else whole_batches(world, a.steps))
+            row, world = simulated(replace(own, rollout=rollout, algorithm=corrected), model, hardware, kept, a)
             first = first or row["seconds"]
             less = f"{1 - row['seconds'] / first:.0%}"
             rows.append({"kept": kept, "way": name, "less": less, **row, "drawn": world.lengths.mean()})

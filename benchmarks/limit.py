@@ -1,7 +1,8 @@
 """Seconds of a step at the limit of the hardware and in good practice: python -m benchmarks.limit CONFIG.yaml [CONFIG.yaml ...]
 
 For each config, on the GPUs of its plan section, by phase: at the limit (every product at the peak, every byte at full
-bandwidth, nothing thrown away or computed twice, no tail) and as estimated in practice. Lengths are log-normal, then cut.
+bandwidth, nothing thrown away or computed twice, no tail) and as estimated in practice; sampling as benchmarks/continuous.py
+simulates it, whether in generation batches or one by one. Lengths are log-normal, then cut.
     --mean 2048 --sigma 1   of a response before it is cut           --prompt 150   tokens of a prompt
     --kept 0.5 0.85         shares of groups that dynamic sampling keeps, a column each
     --gpu H200              one of minirl/watch/limit.py
@@ -29,32 +30,13 @@ PRACTICE = {
 }  # fmt: skip
 
 
-def batches(config: Any, kept: float) -> tuple[list[int], float]:
-    """(groups of each generation batch of a usual step, groups carried over), as `collect_batch` of train.py sizes them when a
-    share `kept` of groups is kept."""
-    r = config.rollout
-    if not config.algorithm.dynamic_sampling:
-        return [r.prompts], 0.0
-    carried, sizes = 0.0, list[int]()
-    for _ in range(20):  # until what is carried over settles
-        have, sizes, expected = carried, [], 1 / r.oversample
-        while have < r.prompts - 0.5 and len(sizes) < r.max_generation_batches:
-            most = math.ceil(max(2, r.oversample) * r.prompts)
-            sizes.append(min(math.ceil((r.prompts - have) / expected), most))
-            have += sizes[-1] * kept
-            expected = kept
-        carried = min(have - r.prompts, r.prompts / 2) if r.carry_over else 0.0
-    return sizes, carried
-
-
-def continuous(config: Any, model: Any, hardware: Any, arguments: argparse.Namespace, kept: float) -> tuple[float, float]:
-    """(groups' worth of tokens, seconds) of a step's sampling with `rollout.continuous`, as benchmarks/continuous.py simulates
-    it, whose assumptions these are."""
+def sampled(config: Any, model: Any, hardware: Any, arguments: argparse.Namespace, kept: float) -> tuple[float, float]:
+    """(groups' worth of tokens, seconds) of a step's sampling, as benchmarks/continuous.py simulates it with its own
+    assumptions: in generation batches or with `rollout.continuous`, so that the two can be compared."""
     from benchmarks import continuous as simulation
 
     a = simulation.arguments([f"--mean={arguments.mean}", f"--sigma={arguments.sigma}", f"--prompt={arguments.prompt}"])
-    world = simulation.World(config, model, hardware, kept, a)
-    row = simulation.mean_row(simulation.one_by_one(world, a.steps))
+    row, world = simulation.simulated(config, model, hardware, kept, a)
     return row["Mtokens"] * 1e6 / (world.lengths.mean() * config.rollout.group_size), row["seconds"]
 
 
@@ -74,9 +56,9 @@ def estimate(config: Any, model: Any, hardware: Any, arguments: argparse.Namespa
         lengths = drawn.clip(1, r.max_response_tokens).round().astype(int).tolist()
         return [limit.Group(arguments.prompt, row) for row in lengths]
 
-    sizes, _ = batches(config, kept)
+    groups, sampling = sampled(config, model, hardware, arguments, kept)
     trained = draw(r.prompts)
-    generated = trained + [replace(group, kept=False) for group in draw(max(0, sum(sizes) - r.prompts))]
+    generated = trained + [replace(group, kept=False) for group in draw(max(0, round(groups) - r.prompts))]
     steps = r.prompts // a.mini_batch_prompts * a.epochs
     scored = 0.0 if a.old_logprobs == "rollout" else 1.0 if a.epochs > 1 or a.rollout_is != "none" else 1 - 1 / steps
     setting = limit.Setting(
@@ -86,12 +68,6 @@ def estimate(config: Any, model: Any, hardware: Any, arguments: argparse.Namespa
     best = limit.step_limit(model, hardware, generated, trained, replace(setting, scored=0.0))
     flops, bandwidth = hardware.flops * PRACTICE["products"], hardware.bandwidth * PRACTICE["bandwidth"]
     slower = replace(hardware, flops=flops, bandwidth=bandwidth)
-    sampled, sampling = float(sum(sizes)), 0.0
-    for size in sizes:  # one after the other, each to its last token
-        sampling += limit.decode_seconds(model, slower, draw(size), setting, PRACTICE["host"])[1]
-    if r.continuous:
-        sampled, sampling = continuous(config, model, hardware, arguments, kept)
-        sizes = []
     evaluation = limit.decode_seconds(
         model, slower, draw(config.eval.during_problems, config.eval.samples), setting, PRACTICE["host"]
     )[1]
@@ -108,8 +84,7 @@ def estimate(config: Any, model: Any, hardware: Any, arguments: argparse.Namespa
         "checkpoints": checkpoint / config.run.save_every if config.run.save_every else 0.0,
     }
     return {
-        "generation batches": float(len(sizes)), "groups sampled": sampled, **practice,
-        "step": sum(practice.values()),
+        "groups sampled": groups, **practice, "step": sum(practice.values()),
         "one evaluation": evaluation, "limit: sampling": best["limit/generation"], "limit: update": best["limit/update"],
         "limit: step": best["limit/step"], "share of the limit": best["limit/step"] / sum(practice.values()),
     }  # fmt: skip

@@ -59,6 +59,7 @@ KINDS = {
 }  # fmt: skip
 SIZES = (2**12, 2**15, 2**18, 2**21, 2**24)  # bytes of a kernel's tensors at which the constants are measured
 MODELS = {"128 wide": (128, 4, 4, 32, 512), "512 wide": (512, 4, 8, 64, 1536), "1,024 wide": (1024, 2, 8, 128, 3072)}
+WITHIN = 0.15  # what a prediction may be off
 TINY = (16, 4, 2, 32, 16)
 # prompts, samples, tokens of a response, tokens of a prompt
 WORKS = {"8 x 8 x 16": (8, 8, 16, 8), "64 x 8 x 16": (64, 8, 16, 8), "2 x 8 x 128": (2, 8, 128, 32)}
@@ -299,6 +300,12 @@ def host(phase: str) -> tuple[float, float]:
     return (short - a_response * few) / calls, a_response
 
 
+def verdict(rows: Sequence[dict[str, Any]]) -> str:
+    """How many of the predictions are within WITHIN of what was measured."""
+    right = sum(abs(row["predicted / measured"] - 1) <= WITHIN for row in rows)
+    return f"{right} of {len(rows)} rows within {WITHIN:.0%}"
+
+
 def main() -> None:
     assert __doc__ is not None
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -332,6 +339,7 @@ def main() -> None:
                 print(table(rows[-1:]), flush=True)
     if not a.json:
         print(table(rows))
+        print(verdict(rows))
     finish("phases", rows, a.results, a.json)
 
 

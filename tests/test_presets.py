@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from benchmarks.common import qwen3_config
-from benchmarks.limit import batches, estimate
+from benchmarks.limit import estimate
 from minirl.config.command_line import load
 from minirl.config.options import every_option
 from minirl.policy import plan
@@ -92,15 +92,6 @@ def test_the_estimate_of_the_fast_preset_is_below_the_papers():
     for kept in (0.5, 0.7, 0.85):
         paper, fast = (estimate(preset(n), sizes, h200, arguments, kept) for n in ("qwen3-8b-math", "qwen3-8b-math-fast"))
         assert fast["limit: step"] < fast["step"] < 0.95 * paper["step"]
-
-
-def test_generation_batches_are_sized_by_the_share_that_is_kept():
-    config = preset("qwen3-8b-math")
-    assert batches(config, 0.5) == ([512], 0)
-    # 512 * 0.25 are 128; the other 128 at a quarter each are 512 more, the most
-    assert batches(config, 0.25) == ([512, 512], 0)
-    sizes, carried = batches(preset("qwen3-8b-math-fast"), 1.0)
-    assert (sizes, carried) == ([256], 128), "half of the batch is carried over, the other half sampled twice"
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)

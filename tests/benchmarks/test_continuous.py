@@ -5,7 +5,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks.continuous import arguments, batch_on_one, compare
+from benchmarks.common import qwen3_config
+from benchmarks.continuous import World, arguments, batch_on_one, compare, whole_batches
+from minirl.config.command_line import load
+from minirl.policy import plan
+from minirl.watch import limit
+from tests.conftest import ROOT
 
 
 def test_a_generation_batch_on_one_engine_by_hand():
@@ -24,6 +29,28 @@ def test_a_generation_batch_on_one_engine_by_hand():
     assert batch_on_one(world, np.array([], int), 0) == ([], 0.0, 0.0, 0)
 
 
+@pytest.mark.parametrize(
+    ("preset", "options", "kept", "groups"),
+    [
+        ("qwen3-8b-math", [], 2, [512, 512, 512]),
+        # 512 / 4 are 128; the other 128 at a quarter each are 512 more, the most
+        ("qwen3-8b-math", [], 4, [1024, 1024, 1024]),
+        # half of a batch is carried over, the other half sampled twice
+        ("qwen3-8b-math-fast", [], 1, [512, 256, 256]),
+        ("qwen3-8b-math", ["--algorithm.estimator=grpo"], 1, [256, 256, 256]),
+    ],
+)
+def test_generation_batches_are_sized_by_the_share_that_is_kept(preset, options, kept, groups):
+    """kept: one group in so many."""
+    config = load([str(ROOT / "configs" / f"{preset}.yaml"), *options])
+    world = World(config, plan.measure(qwen3_config("8b")), limit.hardware_of("H200"), 0.25, arguments(["--steps", "3"]))
+    world.lengths[:] = 1  # so that tokens are responses
+    if config.algorithm.requirements.dynamic_sampling:
+        world.kept = np.arange(len(world.kept)) % kept == 0
+    made = [row["Mtokens"] * 1e6 / config.rollout.group_size for row in whole_batches(world, 3)]
+    assert made == pytest.approx(groups)
+
+
 def test_lengths_are_those_of_the_draws_except_where_the_longest_are_aborted():
     small = [
         "rollout.prompts=16",
@@ -33,7 +60,7 @@ def test_lengths_are_those_of_the_draws_except_where_the_longest_are_aborted():
     ]
     options = [f"--option=--{text}" for text in small]
     rows = compare(
-        arguments([*options, "--mean", "256", "--kept", "0.8", "--ahead", "0", "1", "--steps", "9", "--sigma", "0.7"])
+        arguments([*options, "--mean=256", "--kept=0.8", "--ahead", "0", "1", "--steps=9", "--sigma=0.7", "--shared=0.3"])
     )
     by_way = {row["way"]: row for row in rows}
     for name, row in by_way.items():

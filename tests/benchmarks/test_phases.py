@@ -27,6 +27,14 @@ def test_sizes_between_are_interpolated_and_larger_ones_scaled(monkeypatch):
     assert phases.traffic_seconds("exp", 60, 0) == pytest.approx(4)
 
 
+def test_the_last_line_counts_the_rows_that_are_predicted_well():
+    def said(*ratios):
+        return phases.verdict([{"predicted / measured": ratio} for ratio in ratios])
+
+    assert said(0.86, 1.14, 1.0) == "3 of 3 rows within 15%"
+    assert said(0.84, 1.16, 1.0) == "1 of 3 rows within 15%"
+
+
 def test_a_shape_makes_a_tensor_of_its_strides():
     made = phases.Shape(torch.ones(3, 4).T).made()
     assert made.shape == (4, 3)

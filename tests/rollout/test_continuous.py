@@ -169,13 +169,17 @@ def test_lengths_trained_on_are_distributed_as_those_generated_which_aborting_th
 
 
 def test_to_take_the_first_to_finish_would_be_biased_though_all_are_trained_on_in_the_end():
-    """Why batches are in the order drawn: the same engine, the groups that finish first, the others later."""
-    open_, taken = dict[int, int](), []
-    for n in range(24):
-        open_[n] = max(length_of(stable_seed(7, 0, n), j) for j in range(4))
-    for n in sorted(open_, key=open_.get)[:8]:
-        taken.append(open_[n])
-    assert np.mean(taken) < 0.5 * np.mean(list(open_.values()))
+    """Why batches are in the order drawn: three batches are begun at once, one is trained on first."""
+    batch = World(PLAIN, "--rollout.prompts=8", "--rollout.ahead=2", "--rollout.max_sequences=512", seed=7).step()
+    assert [group[0].group for group in batch.groups] == list(range(8))
+    assert len(batch.surplus) == 16
+    begun = {group[0].group: group for group in (*batch.groups, *batch.surplus)}
+    last = {n: max(length_of(stable_seed(7, 0, n), j) for j in range(4)) for n in begun}  # tokens until the group is finished
+    first = sorted(last, key=last.get)[:8]
+    taken = lengths(batch.groups).mean()
+    assert np.mean([length_of(stable_seed(7, 0, n), j) for n in first for j in range(4)]) < 0.5 * taken
+    ended = [n for n, group in begun.items() if all(r.completion.finish == STOP for r in group)]
+    assert len(set(ended) - set(range(8))) > 0, "others were finished when the batch was, and wait for theirs"
 
 
 @pytest.mark.parametrize("ahead", [1, 3])

@@ -22,10 +22,10 @@ from minirl.policy.policy import Policy
 from minirl.rollout.continuous import joined
 from minirl.rollout.engines import build_engine
 from minirl.rollout.types import LENGTH, STOP, Completion, Rollout, SamplingParams
-from minirl.rollout.vllm import completion_of, mask_ids_beyond, rounding_of_tempered_logits
+from minirl.rollout.vllm import VllmEngine, completion_of, mask_ids_beyond, rounding_of_tempered_logits
 from minirl.tiny import make as tiny
 from minirl.utils.distributed import Ranks
-from minirl.utils.errors import RunError
+from minirl.utils.errors import ConfigError, RunError
 from minirl.verify.types import Verdict
 from tests.conftest import ROOT
 from tests.test_train import start
@@ -349,7 +349,35 @@ def test_a_run_that_continues_responses_at_the_next_version_is_resumed_and_repla
     assert not torch.allclose(trained.lm_head.weight, trained.get_input_embeddings().weight, atol=2e-3)
     launch(tmp_path / "whole", *ahead, "--resume", tmp_path / "whole" / "checkpoints" / "step000001")
     assert_same_curve(one, tmp_path / "whole")
-    run([sys.executable, ROOT / "train.py", "--replay", tmp_path / "whole" / "step3"])
+    said = run([sys.executable, ROOT / "train.py", "--replay", tmp_path / "whole" / "step3"])
+    compared, equal, different = map(int, re.search(r"(\d+) metrics: (\d+) equal to the bit, (\d+) differ", said).groups())
+    assert compared == equal > 20
+    assert different == 0
+    assert ": 0 verdicts differ" in said
+    assert re.search(r"^policy/old_tokens +0\.\d+ ", said, re.MULTILINE), "some were sampled by an older version"
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_engines_of_several_ranks_compute_their_logits_where_ids_beyond_the_vocabulary_are_masked(policy, monkeypatch, ranks):
+    """The engine is not built: what it would be asked for, as vLLM's own arguments."""
+    import vllm
+
+    asked = []
+
+    def stop(**options):
+        asked.append(vllm.EngineArgs(**{name: value for name, value in options.items() if name != "disable_log_stats"}))
+        raise RuntimeError("built no further")
+
+    monkeypatch.setattr(vllm, "LLM", stop)
+    config = load(["--rollout.engine=vllm", f"--rollout.vllm.tensor_parallel={ranks}"])
+    several = SimpleNamespace(ranks=SimpleNamespace(size=ranks, rank=0, main=True, barrier=lambda: None), model=policy.model,
+                              vocabulary=policy.vocabulary)  # fmt: skip
+    with pytest.raises(ConfigError, match="built no further"):
+        VllmEngine(config, several, [], 16)
+    (arguments,) = asked
+    if not hasattr(arguments, "enable_batch_sharded_sampling"):
+        pytest.skip("this vLLM has no such sampling")
+    assert arguments.enable_batch_sharded_sampling is (False if ranks == 2 else None)
 
 
 @pytest.mark.slow

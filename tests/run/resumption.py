@@ -7,6 +7,7 @@ torchrun --nproc_per_node N resumption.py OUT CASE [CASE ...]        CASE: plain
 import os
 import sys
 from pathlib import Path
+from threading import Event
 
 import torch
 from accelerate.state import AcceleratorState
@@ -15,6 +16,8 @@ from minirl.config.command_line import load
 from minirl.loss import token_weights
 from minirl.policy.policy import Policy
 from minirl.run import shards
+from minirl.run.checkpoint import Checkpoints, State
+from minirl.run.manifest import steps_of
 from minirl.tiny import make as tiny
 from minirl.utils.distributed import Ranks
 from tests.policy.equivalence import rollouts
@@ -47,23 +50,36 @@ def whole(policy: Policy) -> dict:
     return {name: tensor.clone() for bucket in policy.weights() for name, tensor in bucket}
 
 
+def shards_of(folder: Path) -> list[Path]:
+    """The files of the valid checkpoints in a run's folder."""
+    return sorted(path for _, saved in steps_of(folder / "checkpoints") for path in saved.glob("*.safetensors"))
+
+
 def run(case: str, out: Path) -> dict:
-    """What two policies do after the same two steps, one of them read from the shards of the other."""
+    """What two policies do after the same two steps, one of them read from the shards of the other, which are written in the
+    background: not before the other has taken its next step."""
     first, batch = make(*case.split(":")), rollouts()
     step(first, batch)
     step(first, batch[:1])
-    folder = out / case
+    folder, moved_on = out / case, Event()
     folder.mkdir(exist_ok=True)
-    (folder / f"rank{first.ranks.rank}.safetensors").write_bytes(packed(first))
-    first.ranks.barrier()
+    (folder / "metrics.jsonl").touch()
+    options = ["--run.save_every=2", "--run.save_in_background=true"]
+    made = Checkpoints(load(options), first.ranks, folder if first.ranks.main else None, {})
+    made.writer.submit(moved_on.wait)
+    made.after_step(first, State(step=2), now=False)
     went_on = [whole(first), step(first, batch), whole(first), packed(first)]
+    moved_on.set()
+    made.after_step(first, State(step=3), now=False)  # publishes it only if every rank has written its part by now
+    made.settle()
+    published = [str(path.relative_to(folder)) for path in shards_of(folder)]
     second = make(*case.split(":"))
-    shards.unpack(second, sorted(folder.iterdir()))
+    shards.unpack(second, shards_of(folder))
     resumed = [whole(second), step(second, batch), whole(second), packed(second)]
     # Shards of an unsharded policy, read by this one
     third = make(*case.split(":"))
-    shards.unpack(third, sorted((out / f"plain:float32{':lora' * case.endswith('lora')}").iterdir()))
-    return {"went on": went_on, "resumed": resumed, "from plain": whole(third)}
+    shards.unpack(third, shards_of(out / f"plain:float32{':lora' * case.endswith('lora')}"))
+    return {"went on": went_on, "resumed": resumed, "from plain": whole(third), "published": published}
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ if importlib.util.find_spec("peft"):
 
 
 @pytest.mark.slow
-def test_two_ranks_resume_to_the_bit_plain_and_under_every_stage(tmp_path):
+def test_two_ranks_resume_to_the_bit_plain_and_under_every_stage_from_what_is_written_in_the_background(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", free_port()]
     done = subprocess.run(
         [*command, str(ROOT / "tests" / "run" / "resumption.py"), str(tmp_path), *CASES, *ADAPTERS],
@@ -110,6 +110,7 @@ def test_two_ranks_resume_to_the_bit_plain_and_under_every_stage(tmp_path):
     results = torch.load(tmp_path / "results.pt")
     assert results.keys() == {*CASES, *ADAPTERS}
     for case, result in results.items():
+        assert result["published"] == [f"checkpoints/step000002/rank00{rank}.safetensors" for rank in (0, 1)], case
         adapters = case.endswith(":lora")
         plain = results[f"plain:float32{':lora' * adapters}"]["went on"][0]
         (before, norm, after, packed), (before2, norm2, after2, packed2) = result["went on"], result["resumed"]

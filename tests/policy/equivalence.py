@@ -95,7 +95,7 @@ def run(stage: str, folder: str) -> dict:
     )  # a forward pass after gathering, and gathering after a forward pass, must both work
     return {
         "norms": norms,
-        "overlap": policy.head.optimizer.overlap_comm if number in "123" else None,
+        "overlap": policy.head.optimizer.overlap_comm if number in ("1", "2") else None,
         "graphs": torch._dynamo.utils.counters["stats"]["unique_graphs"],
         "skipped": skipped,
         "weights": whole(policy),

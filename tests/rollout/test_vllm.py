@@ -350,11 +350,11 @@ def test_a_run_that_continues_responses_at_the_next_version_is_resumed_and_repla
     launch(tmp_path / "whole", *ahead, "--resume", tmp_path / "whole" / "checkpoints" / "step000001")
     assert_same_curve(one, tmp_path / "whole")
     said = run([sys.executable, ROOT / "train.py", "--replay", tmp_path / "whole" / "step3"])
-    compared, equal, different = map(int, re.search(r"(\d+) metrics: (\d+) equal to the bit, (\d+) differ", said).groups())
-    assert compared == equal > 20
+    compared, different = map(int, re.search(r"(\d+) metrics: \d+ equal to the bit, (\d+) differ", said).groups())
+    assert compared > 20
     assert different == 0
     assert ": 0 verdicts differ" in said
-    assert re.search(r"^policy/old_tokens +0\.\d+ ", said, re.MULTILINE), "some were sampled by an older version"
+    assert f"{'policy/old_tokens':<28}{one[-1]['policy/old_tokens']:>14.6g}" in said, "tokens of an older version"
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

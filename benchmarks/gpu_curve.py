@@ -11,6 +11,7 @@ evaluation, within seconds; after each call how far it got. SIGINT ends the call
 """
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import signal
@@ -56,7 +57,7 @@ def options_of(name: str, model: str, data: str, small: bool) -> list[str]:
                 "--eval.samples=2", "--eval.k=2", "--algorithm.dynamic_sampling=false"]  # fmt: skip
     every += ["--eval.every=10"]
     if not model:
-        return every
+        return [*every, "--eval.during_problems=256"]
     every += [f"--model.path={model}", "--model.dtype=bfloat16", "--rollout.engine=vllm", "--algorithm.dynamic_sampling=false"]
     if name.startswith("SmolLM2"):
         return [
@@ -119,10 +120,8 @@ def main() -> None:
     child = subprocess.Popen(command, env=environment())
     code, steps = None, done
     while code is None:
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             code = child.wait(timeout=2)
-        except subprocess.TimeoutExpired:
-            pass
         for which, numbers in measured(folder, done, start):
             steps = max(steps, which.get("step", 0))
             if file.missing(run | which):

@@ -29,8 +29,8 @@ is not stands in `run_trl`: activations kept, not recomputed, and vLLM's sleep, 
 --peer-python: an interpreter that has TRL (1.16 was raced), where this one has not.
 
 --program NAME --rows FILE: only that program, all workloads with the same correction in one process, since starting takes
-longer than its steps; a row a workload, with rates and MFU, written when it is measured, or of the steps so far when it is cut off
-by SIGINT. --label TEXT: a way of its own to run that program, a row beside the plain one. --compare FILE shows both programs'.
+longer than its steps; a row a workload, with rates and MFU, written when it is measured, or when SIGINT comes, of the steps so
+far. --label TEXT: the row is of that program run in another way than its plain one. --compare FILE shows both programs' rows.
 With `--option=--rollout.continuous=true` (vLLM) a response has the same forced length in whichever step it is sampled.
 """
 

@@ -1,10 +1,11 @@
 """The update alone: tokens/s, model FLOPs utilisation and peak memory: python -m benchmarks.update [--json] [--results FILE]
 
 One table, one row a setting: model shape, sequence length, token budget, packed or padded, and on a GPU plain, ZeRO-2 (with
-overlap) and ZeRO-3, each on one rank. Random weights, prompts of 64 tokens, 8 samples each, through train.update (loss, backward, AdamW). Each row is a process
-of its own, the best of three updates after one that warms up. tokens: prompt once a group and responses, padding never counted,
-so that waste shows in the speed. MFU: 6 * parameters * tokens + attention (12 * layers * heads * head size * causal pairs),
-over seconds and --peak-tflops (989: H100 and H200, dense bfloat16); on a CPU over what a matrix product of 1024^3 reaches.
+overlap) and ZeRO-3, each on one rank. Random weights, prompts of 64 tokens, 8 samples each, through train.update (loss,
+backward, AdamW). Each row is a process of its own, the best of three updates after one that warms up. tokens: prompt once a
+group and responses, padding never counted, so that waste shows in the speed. MFU: 6 * parameters * tokens + attention (12 *
+layers * heads * head size * causal pairs), over seconds and --peak-tflops (989: H100 and H200, dense bfloat16); on a CPU over
+what a matrix product of 1024^3 reaches.
 """
 
 import argparse

@@ -121,7 +121,7 @@ class Simulated(Continuous):
         self.again += again
         self.rows = max(self.rows, len(rows))
         lengths = [len(piece.ids) for _, piece in sampled]
-        self.tail += self.empty_seconds(slowest, sum(lengths), max(lengths, default=0))
+        self.tail += slowest * (1 - sum(lengths) / (passes * self.rows)) if (passes := max(lengths, default=0)) else 0.0
         return sampled
 
 

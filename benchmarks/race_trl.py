@@ -219,8 +219,8 @@ def run_minirl(work: dict[str, Any]) -> None:
     from minirl.run.report import Reporter
 
     class Stopped(Reporter):
-        def evaluation(self, step: int, result: dict[str, float]) -> None:
-            super().evaluation(step, result)
+        def evaluation(self, step: int, result: dict[str, float], seconds: float) -> None:
+            super().evaluation(step, result, seconds)
             turns.step_boundary()
 
         def step(self, step: int, metrics: dict[str, float], *more: Any) -> None:

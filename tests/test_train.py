@@ -104,6 +104,12 @@ def test_the_metrics_that_are_promised_are_there_and_sane(finished):
     assert max(m["policy/rollout_logprob_diff_max"] for m in metrics(finished[0])) < 1e-4
     assert row["optimizer/steps"] == 2
     assert 0 < row["policy/entropy"] < math.log(22)
+    # of two mini-batches the second one's log-probs are computed before the update, a forward pass of its three
+    assert row["time/limit_update"] == pytest.approx(6 * row["time/limit_old_logprobs"], rel=0.3)
+    assert row["speed/limit_share"] == pytest.approx(row["time/limit"] / row["time/step"])
+    assert 0 < row["speed/limit_share"] < 1
+    assert (row["time/lost_waste"] > 0) == (row["sampling/wasted_groups"] > 0)
+    assert "at the limit of this hardware; lost: host" in (finished[0] / "report.md").read_text()
     # the second mini-batch is off-policy: the ratio is no longer one
     assert row["policy/approx_kl"] > 0
 

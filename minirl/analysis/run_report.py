@@ -18,6 +18,7 @@ from minirl.evaluation.metrics import Floats, mean_intervals, powers
 from minirl.utils.console import must_write, replace_file, say
 from minirl.verify.types import NO_ANSWER
 from minirl.watch.diagnoses import Diagnosis
+from minirl.watch.limit import sentence
 
 Evaluations = list[tuple[int, dict[str, float]]]  # (step, held-out metrics)
 History = Sequence[Mapping[str, float]]
@@ -65,7 +66,8 @@ def report_text(
     found = [f"* step {d.step}, {d.name}: {d.text}" for d in diagnoses] or ["No fault was seen."]
     parts = [
         f"# {config.algorithm.estimator}, seed {config.run.seed}",
-        f"{len(history)} steps in {seconds:.0f} s. The same run again:",
+        f"{len(history)} steps in {seconds:.0f} s. {sentence(history)}".rstrip(),
+        "The same run again:",
         f"```bash\npython train.py {shlex.quote(f'{folder}/config.yaml')} --run-dir runs/again\n```",
         "## Held-out problems",
         f"{before['problems']:.0f} problems, {e.samples} responses each, at temperature {e.temperature:g}. Intervals: 95%, of "

@@ -72,7 +72,6 @@ class Continuous:
         self.waiting = list[int]()  # finished groups that are being verified
         self.drained = False  # a replay has no more groups
         self.sampled = self.passes = self.rows = 0
-        self.lost = 0.0
         # A replay draws only those that its step used.
         for group, (number, i) in zip(carried, order.draw(len(carried)), strict=False):
             if group[0].group != number:
@@ -84,8 +83,7 @@ class Continuous:
 
         Metrics under sampling/: new_tokens, sampled in this step, whatever batch they are for; tail_share, of the passes of the
         responses that were sampled at once at most, those without a response; ahead_groups, carried over, and of their
-        responses the unfinished ones; discarded_tokens, of groups begun in vain. time/lost_tail: seconds of slices, each times
-        its share of passes without a response.
+        responses the unfinished ones; discarded_tokens, of groups begun in vain.
         """
         start, seconds = time.perf_counter(), self.sampler.seconds
         waited = seconds["verify"]
@@ -107,7 +105,7 @@ class Continuous:
             "unfinished_responses": sum(not r.completion.finish for group in carried for r in group),
             "discarded_tokens": discarded,
         }
-        made = {f"sampling/{name}": float(value) for name, value in metrics.items()} | {"time/lost_tail": self.lost}
+        made = {f"sampling/{name}": float(value) for name, value in metrics.items()}
         groups = [group for group, kept in zip(used, self.kept, strict=False) if kept]
         check_full(len(groups), end, self.rollout)
         return Batch(groups, carried, used, made)
@@ -163,9 +161,7 @@ class Continuous:
     def sample(self) -> list[int]:
         """One slice of every unfinished response, on all engines; returns the groups that it finished."""
         rows = [(k, j) for k, group in enumerate(self.groups) for j, r in enumerate(group) if not r.completion.finish]
-        start = time.perf_counter()
         sampled = self.extended(rows, slice_tokens(self.params.max_tokens))
-        seconds = time.perf_counter() - start
         for (k, j), piece in sampled:
             r = self.groups[k][j]
             r.completion = joined(r.completion, piece, self.sampler.engine.version, self.params.max_tokens)
@@ -175,12 +171,7 @@ class Continuous:
         passes, self.rows = max(lengths, default=0), max(self.rows, len(rows))
         self.sampled += sum(lengths)
         self.passes += passes
-        self.lost += self.empty_seconds(seconds, sum(lengths), passes)
         return [k for k in dict.fromkeys(k for k, _ in rows) if is_finished(self.groups[k])]
-
-    def empty_seconds(self, seconds: float, tokens: int, passes: int) -> float:
-        """Of the seconds of a slice, the share of its passes that had no response to give a token."""
-        return seconds * (1 - tokens / (passes * self.rows)) if passes else 0.0
 
     def extended(self, rows: Sequence[tuple[int, int]], tokens: int) -> list[tuple[tuple[int, int], Completion]]:
         """(group and place in it, next tokens) of responses, each sampled by its group's engine."""

@@ -123,15 +123,15 @@ class Reporter:
             self.diagnoses.append(diagnosis)
             say(f"warning: step {step}, {diagnosis.name}: {diagnosis.text}")
 
-    def evaluation(self, step: int, result: dict[str, float]) -> None:
-        """Adds an evaluation to `evaluations` and prints it."""
+    def evaluation(self, step: int, result: dict[str, float], seconds: float) -> None:
+        """Adds an evaluation to `evaluations` and prints it. seconds: that it took."""
         self.evaluations.append((step, result))
         self.trackers.log(step, {f"eval/{name}": value for name, value in result.items()})
         if self.folder is not None:
             more = f", pass@{result['k']} {result['pass@k']:.3f}" if result["k"] > 1 else ""
             say(
                 f"eval after step {step}: pass@1 {result['pass@1']:.3f}{more}, error diversity {result['error_diversity']:.3f} "
-                f"({result['problems']} problems x {result['samples']})"
+                f"({result['problems']} problems x {result['samples']}, {seconds:.1f} s)"
             )
 
 

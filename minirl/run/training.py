@@ -125,6 +125,7 @@ class TrainingRun(Run):
         Each problem's counts are written to evaluations/. Before the first step, eval.before may give them.
         """
         config, prompts, fingerprint = self.config, self.test[:problems], self.checkpoints.fingerprint
+        start = time.perf_counter()
         self.reporter.begin(f"evaluating after step {step}: sampling")
         if step == 0 and config.eval.before:
             evaluation = recall(config, prompts, fingerprint)
@@ -132,7 +133,7 @@ class TrainingRun(Run):
             evaluation = evaluate(self.sampler, prompts, config.eval)
         if self.folder is not None:
             write(self.folder, step, evaluation, config, fingerprint)
-        self.reporter.evaluation(step, evaluation.metrics)
+        self.reporter.evaluation(step, evaluation.metrics, time.perf_counter() - start)
 
     def abort(self, batch: Batch) -> None:
         """Ends a run that skipped too many optimizer steps. Saves the batch and, if it changed no weights, a checkpoint of the

@@ -247,7 +247,8 @@ def wrong_temperature(history: Sequence[Row], config: Config) -> str | None:
     rounding leaves the spread within a hundredth. Where the sampler reports log-probs at the trainer's temperature, only the
     tokens tell: their surprise is the entropy on average. A half: that of a few steps varies by a tenth; dropped groups bias
     it, so that nearly all must have been kept."""
-    rows, t = measured(history)[:START], config.rollout.temperature
+    rows: Sequence[Row] = measured(history)[:START]
+    t = config.rollout.temperature
     if not seen_enough(rows, config):
         return None
     spread, gap = level(rows, "policy/rollout_spread"), logprob_gap(rows)

@@ -6,7 +6,7 @@ sampling and everything on the host are not, so no program reaches the limit. Si
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -205,10 +205,15 @@ def meter(limit: dict[str, float], seconds: dict[str, float], padding: float = 0
     return limit | lost | {"limit/share": limit["limit/step"] / max(whole, 1e-9), "lost/host": whole - known}
 
 
-def sentence(metered: dict[str, float]) -> str:
-    """The meter in one line, as in "62% of the limit; lost: tail 21 s, host 3.2 s"."""
-    lost = {name[5:]: seconds for name, seconds in metered.items() if name.startswith("lost/")}
-    shown = sorted(((s, name) for name, s in lost.items() if s >= 0.01 * max(1e-9, metered["limit/step"])), reverse=True)
+def sentence(history: Sequence[Mapping[str, float]]) -> str:
+    """The meter of a run in one sentence; "" where no step trained. history: the lines of metrics.jsonl."""
+    rows = [row for row in history if "speed/limit_share" in row]
+    if not rows:
+        return ""
+    mean = {key: sum(row[key] for row in rows) / len(rows) for key in rows[0] if key.startswith("time/")}
+    lost = [(seconds, key.removeprefix("time/lost_")) for key, seconds in mean.items() if key.startswith("time/lost_")]
+    shown = ", ".join(f"{cause} {s:.2g} s" for s, cause in sorted(lost, reverse=True) if s >= 0.01 * mean["time/step"])
     return (
-        f"{metered['limit/share']:.0%} of the limit; lost: {', '.join(f'{name} {s:.2g} s' for s, name in shown) or 'nothing'}"
+        f"A step took {mean['time/step']:.2g} s, of which its own lengths need {mean['time/limit'] / mean['time/step']:.0%} at "
+        f"the limit of this hardware; lost: {shown or 'nothing'} (docs/reading-metrics.md)."
     )

@@ -60,7 +60,8 @@ class Meter:
         """The meter's metrics of a step. seconds: measured, by the names of metrics.jsonl without time/.
 
         time/limit and time/limit_PHASE: see `limit.step_limit`; time/lost_CAUSE: see there and `limit.meter`;
-        speed/limit_share: of the limit that was reached. Empty where nothing was trained on.
+        speed/limit_share: of the limit that was reached. Empty where nothing was trained on. Sampling is that of the batch's
+        groups, with rollout.ahead in whichever step; tokens of groups that rollout.abort_longest ended are not known.
         """
         config, policy = self.config, self.policy
         trained = groups_of(batch.groups, {g[0].group for g in batch.groups})
@@ -77,8 +78,11 @@ class Meter:
         needed = sum(g.prompt + sum(g.lengths) - len(g.lengths) for g in trained) * a.epochs
         computed = max(1, policy.pop_updated_tokens() * policy.ranks.size)
         best = limit.step_limit(self.model, self.hardware, groups_of(batch.generated, kept), trained, setting)
-        if config.rollout.continuous:  # there is no generation batch whose tail could be worked out: it was measured
-            best["lost/tail"] = batch.metrics["time/lost_tail"]
+        if config.rollout.continuous:  # no generation batch whose tail could be worked out, but its passes were counted
+            full, empty = best["limit/generation"] + best["lost/waste"], batch.metrics["sampling/tail_share"]
+            tokens = sum(r.length for group in batch.generated for r in group)
+            best["lost/tail"] = full * empty / (1 - empty)
+            best["lost/waste"] += full * batch.metrics["sampling/discarded_tokens"] / max(1, tokens)
         metered = limit.meter(best, seconds, max(0.0, 1 - needed / computed))
         share = metered.pop("limit/share")
         names = {name: f"time/{name.replace('/', '_').removesuffix('_step')}" for name in metered}

@@ -403,7 +403,9 @@ def test_a_run_trains_on_responses_of_several_versions_and_says_so(whole):
     assert all(0 < row["policy/old_tokens"] <= 1 for row in made[2:])
     assert all(row["policy/version_lag"] >= row["policy/old_tokens"] for row in made), "a step behind is two optimizer steps"
     assert all(row["policy/rollout_logprob_diff_max"] < 1e-4 for row in made), "of the tokens of the step's own version"
-    assert all(row["time/lost_tail"] >= 0 for row in made)
+    for row in made:
+        sampled, empty = row["time/limit_generation"] + row["time/lost_waste"], row["sampling/tail_share"]
+        assert row["time/lost_tail"] == pytest.approx(sampled * empty / (1 - empty)), "nothing was discarded"
     numbers = [group[0].group for step in range(1, 5) for group in saved(whole, step)]
     assert numbers == list(range(len(numbers)))
     mixed = [r for step in range(2, 5) for group in saved(whole, step) for r in group if len(set(r.versions.tolist())) > 1]

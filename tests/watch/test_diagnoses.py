@@ -320,6 +320,17 @@ def test_weights_of_another_precision_and_noise():
     assert "at a temperature of about 2" in diagnose(hot, load([]))[0].text
 
 
+def test_a_withheld_push_ends_a_run_whose_batches_begin_with_carried_groups(tmp_path, monkeypatch, capsys):
+    """With the sampler's log-probs only the first mini-batch can be compared, so it must not be one of older groups."""
+    engines(monkeypatch, lambda engine: apart(engine, lambda i: False))
+    options = [GRPO, "--algorithm.dynamic_sampling=true", "--rollout.carry_over=true", "--rollout.oversample=3"]
+    options += ["--algorithm.old_logprobs=rollout", "--optimizer.lr=3e-3", "--rollout.logprob_diff_stop=0.02"]
+    history, _ = run(tmp_path, options)
+    assert len(history) < 8
+    assert "the engine holds other weights" in capsys.readouterr().err
+    assert history[-1]["sampling/carried_groups"] >= 4, "as many as a mini-batch has"
+
+
 def test_batches_that_are_not_full_and_steps_that_are_not_finite():
     rows = [row(s, sampling__batch_groups=20.0 if s > 6 else 32.0) for s in range(1, 12)]
     assert found(rows) == [(9, "small batches")]

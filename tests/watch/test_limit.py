@@ -77,8 +77,18 @@ def test_limit_and_losses_add_up_to_the_step():
     lost = sum(value for name, value in metered.items() if name.startswith("lost/"))
     assert metered["limit/step"] + lost == pytest.approx(60)
     assert metered["limit/share"] == pytest.approx(made["limit/step"] / 60)
-    metered |= {"limit/share": 0.62, "lost/tail": 21.0, "lost/host": 3.25, "lost/waste": 0.0, "lost/padding": 0.0}
-    assert limit.sentence(metered | {"lost/recomputation": 0.0}) == "62% of the limit; lost: tail 21 s, host 3.2 s"
+
+
+def test_a_run_s_sentence_is_of_its_steps_that_trained():
+    rows = [
+        {"time/step": 20.0, "time/limit": 9.0, "time/lost_tail": 8.0, "time/lost_host": 3.0, "speed/limit_share": 0.45},
+        {"time/step": 99.0},
+        {"time/step": 10.0, "time/limit": 9.0, "time/lost_tail": 0.0, "time/lost_host": 1.0, "speed/limit_share": 0.9},
+    ]
+    assert limit.sentence(rows).startswith(
+        "A step took 15 s, of which its own lengths need 60% at the limit of this hardware; lost: tail 4 s, host 2 s ("
+    )
+    assert limit.sentence(rows[1:2]) == ""
 
 
 def test_qwen3_8b_on_eight_h200_is_near_the_arithmetic_of_others():

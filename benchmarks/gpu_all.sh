@@ -21,6 +21,7 @@
 #                  one slot), else the embedded model: rows say which
 #   race-tail      64 x 8 x 512, long-tailed, 2 + 2 steps: 90 to 140 s, TRL 130 to 185 s
 #   race-uniform   all 512 tokens, 1 + 2 steps: 100 to 155 s, TRL 135 to 190 s
+# 675 to 890 s together, beside the machine's own start; with less, name the parts, long tail first.
 # After these: limit, tests, the fast preset's ZeRO-2 with compiled layers, sampling without waiting, TRL with larger micro-batches,
 # ZeRO-3, updates by size and technique, both programs correcting for the sampler, a step's cost against its sizes.
 # Packages outside the interpreter: put their folder on PYTHONPATH.

@@ -20,6 +20,8 @@ SHAPES = {
     "8b": (4096, 36, 32, 8, 128, 12_288, 151_936, False),
 }  # fmt: skip
 
+SIZES = ("hidden_size", "num_hidden_layers", "intermediate_size", "vocab_size")
+
 
 def tokenizer_of(vocabulary: int | None) -> Any:
     """The embedded model's tokenizer, with words w47, w48, ... up to `vocabulary` tokens if it is given: no id is beyond it, so
@@ -52,13 +54,18 @@ def qwen3_config(shape: str, vocabulary: int | None = None) -> Any:
 
 
 def random_model(folder: Path, shape: str, dtype: str = "bfloat16") -> Path:
-    """A Qwen3 of that shape with random weights and a tokenizer for its whole vocabulary, in `folder`; returns it."""
+    """A Qwen3 of that shape with random weights and a tokenizer for its whole vocabulary, in `folder`, where the same one stays
+    if it is there; returns it."""
     import torch
     from transformers import Qwen3ForCausalLM
 
     tokenizer = tokenizer_of(SHAPES[shape][6])
-    torch.manual_seed(0)
     config = qwen3_config(shape, len(tokenizer))
+    if (folder / "tokenizer_config.json").exists():  # written last
+        known = json.loads((folder / "config.json").read_text())
+        if known["dtype"] == dtype and all(known[key] == getattr(config, key) for key in SIZES):
+            return folder
+    torch.manual_seed(0)
     config.update({"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None})
     Qwen3ForCausalLM(config).to(getattr(torch, dtype)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -29,19 +29,24 @@ is not stands in `run_trl`: activations kept, not recomputed, and vLLM's sleep, 
 --peer-python: an interpreter that has TRL (1.16 was raced), where this one has not.
 
 --program NAME --rows FILE: only that program, all workloads with the same correction in one process, since starting takes
-longer than its steps; a row a workload, with rates and MFU, written when it is measured. --compare FILE shows both programs'.
+longer than its steps; a row a workload, with rates and MFU, written when it is measured, or when SIGINT comes, of the steps so
+far. --label TEXT: the row is of that program run in another way than its plain one. --compare FILE shows both programs' rows.
+With `--option=--rollout.continuous=true` (vLLM) a response has the same forced length in whichever step it is sampled.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import random
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import count, product
 from pathlib import Path
 from typing import Any
@@ -192,7 +197,7 @@ def run_minirl(work: dict[str, Any]) -> None:
     folder = Path(work["folder"])
     samples, prompts, longest = work["samples"], work["prompts"], work["longest"]
     options = [
-        f"--model.path={folder / 'model'}", "--data.task=dataset", f"--data.train={folder / 'problems.jsonl'}",
+        f"--model.path={work['model']}", "--data.task=dataset", f"--data.train={folder / 'problems.jsonl'}",
         "--data.chat=false", f"--verifier.name={Path(__file__).resolve()}:digits", f"--rollout.prompts={prompts}",
         f"--rollout.group_size={samples}", f"--rollout.max_response_tokens={longest}", "--rollout.max_sequences=512",
         "--algorithm.estimator=grpo", f"--algorithm.mini_batch_prompts={prompts}", "--optimizer.lr=1e-6",
@@ -221,15 +226,24 @@ def run_minirl(work: dict[str, Any]) -> None:
         def step(self, step: int, metrics: dict[str, float], *more: Any) -> None:
             super().step(step, metrics, *more)
             turns.measured["tokens"] = int(metrics["sampling/trained_tokens"])
+            if "sampling/new_tokens" in metrics:  # with rollout.continuous, those of later batches too
+                turns.measured["sampled"] = int(metrics["sampling/new_tokens"])
             turns.step_boundary()
 
     def lengths(rows: int) -> list[int]:
         return forced_lengths(work, next(steps))[:rows]
 
+    known = cache(lambda step, tail: forced_lengths(work | {"tail": tail}, step))
+
+    def length_of(group: int, j: int) -> int:
+        """Of the j-th response of a group, by the group's place in the order: the same as `lengths` gives in its step."""
+        step, place = divmod(group, prompts)
+        return known(step + 1, work["tail"])[place * samples + j]
+
     def forced(*arguments: Any) -> Any:
         engine = turns.builds_engine(build_engine)(*arguments)
         engine.sleep, engine.sync = (turns.timed("generation", x) for x in (engine.sleep, engine.sync))
-        return force_vllm(engine, lengths) if work["vllm"] else force_transformers(engine, lengths)
+        return force_vllm(engine, lengths, length_of) if work["vllm"] else force_transformers(engine, lengths)
 
     lifecycle.Reporter, lifecycle.build_engine = Stopped, forced  # type: ignore[misc]
     phases = {"collect_batch": "generation", "compute_advantages": "generation", "compute_logprobs": "old", "update": "update"}
@@ -246,10 +260,12 @@ def force_transformers(engine: Any, lengths: Callable[[int], list[int]]) -> Any:
     return engine
 
 
-def force_vllm(engine: Any, lengths: Callable[[int], list[int]]) -> Any:
+def force_vllm(engine: Any, lengths: Callable[[int], list[int]], length_of: Callable[[int, int], int]) -> Any:
     """One request a sample, since vLLM cuts all samples of a request at the same length."""
     from dataclasses import replace
 
+    from minirl.rollout.sampler import stable_seed
+    from minirl.rollout.types import STOP
     from minirl.rollout.vllm import completion_of
 
     def generate(prompts: Any, sampling: Any, seeds: Any, keep: Any = None) -> Any:
@@ -272,7 +288,24 @@ def force_vllm(engine: Any, lengths: Callable[[int], list[int]]) -> Any:
                     if len(groups[i]) == n:
                         yield i, groups[i]
 
-    engine.generate = generate
+    def extend(rollouts: Any, keys: Any, sampling: Any, tokens: int) -> Any:
+        """As the engine's own, but for where a response ends."""
+        first, is_last, found = engine.requests, [], {}  # type: ignore[var-annotated]
+        for rollout, (seed, j) in zip(rollouts, keys, strict=True):
+            rest = length_of(rollout.group, j) - rollout.length
+            is_last.append(rest <= tokens)
+            one = replace(sampling, n=1, max_tokens=min(tokens, rest))
+            parameters = engine.parameters(one, stable_seed(seed, j, rollout.length))
+            parameters.ignore_eos, parameters.stop_token_ids = True, []
+            ids = {"prompt_token_ids": [*rollout.prompt_ids, *rollout.completion.ids.tolist()]}
+            engine.engine.add_request(str(engine.requests), ids, parameters)
+            engine.requests += 1
+        while engine.engine.has_unfinished_requests():
+            found |= engine.finished(first)
+        pieces = [completion_of(found[i][0], engine.vocabulary) for i in range(len(rollouts))]
+        return [replace(piece, finish=STOP) if last else piece for piece, last in zip(pieces, is_last, strict=True)]
+
+    engine.generate, engine.extend = generate, extend
     return engine
 
 
@@ -327,9 +360,9 @@ def run_trl(work: dict[str, Any]) -> None:
             return scores
 
     VLLMGeneration._init_vllm = turns.builds_engine(VLLMGeneration._init_vllm)
-    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+    tokenizer = AutoTokenizer.from_pretrained(work["model"])
     trainer = GRPOTrainer(
-        model=str(folder / "model"), args=config, train_dataset=Dataset.from_list([{"prompt": r["problem"]} for r in rows]),
+        model=work["model"], args=config, train_dataset=Dataset.from_list([{"prompt": r["problem"]} for r in rows]),
         reward_funcs=lambda completions, **_: [digits(None, c, None) for c in completions],
         processing_class=tokenizer, callbacks=[Boundary()],
     )  # fmt: skip
@@ -410,8 +443,21 @@ class Program:
 
     def close(self) -> None:
         self.commands.close()
-        self.process.wait(timeout=60)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=10)
+        self.process.kill()  # else, cut off within a step, it might hold the GPU's memory for a while
+        self.process.wait()
         self.answers.close()
+
+
+def interrupts_once() -> None:
+    """One SIGINT is a KeyboardInterrupt, those after it are nothing: `timeout` sends two to the process that it started."""
+
+    def first(*_: Any) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, first)
 
 
 def race(work: dict[str, Any], steps: int, options: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -431,21 +477,31 @@ def race(work: dict[str, Any], steps: int, options: argparse.Namespace) -> tuple
 
 def alone(name: str, works: list[dict[str, Any]], steps: int, options: argparse.Namespace, file: Any) -> None:
     """One program through workloads that differ only in their lengths, one after the other; a row each in `file`."""
-    works = [work for work in works if file.missing({"workload": work["name"], "program": name})]
+    called = f"{name} {options.label}".strip()
+    works = [work for work in works if file.missing({"workload": work["name"], "program": called})]
     if not works:
         return
+    interrupts_once()
     program = Program(name, sys.executable if name == "minirl" else options.peer_python, works[0], options.threads)
-    number = 0
-    for work in works:
-        measured = []
-        for _ in range(WARM + steps):
-            number += 1
-            measured.append(program.step(work))
-            if sentence := other_work(work, name, number, measured[-1]["tokens"]):
-                sys.exit(f"race_trl.py: {sentence}")
-        lengths = [forced_lengths(work, n) for n in range(number - steps + 1, number + 1)]
-        file.add(rates(work, name, measured[WARM:], lengths), peer_versions=measured[-1]["versions"])
-    program.close()
+    number, cut = 0, False
+    try:
+        for work in works:
+            measured, begun = list[dict[str, Any]](), number
+            try:
+                while len(measured) < options.warm + steps:
+                    measured.append(program.step(work))
+                    number += 1
+                    if sentence := other_work(work, name, number, measured[-1]["tokens"]):
+                        sys.exit(f"race_trl.py: {sentence}")
+            except KeyboardInterrupt:
+                cut = True
+            if kept := measured[options.warm :]:
+                lengths = [forced_lengths(work, n) for n in range(begun + options.warm + 1, number + 1)]
+                file.add(rates(work, called, kept, lengths), peer_versions=kept[-1]["versions"])
+            if cut:
+                sys.exit(3)
+    finally:
+        program.close()
 
 
 def rates(work: dict[str, Any], name: str, answers: list[dict[str, Any]], lengths: list[list[int]]) -> dict[str, Any]:
@@ -462,10 +518,10 @@ def rates(work: dict[str, Any], name: str, answers: list[dict[str, Any]], length
     row = {"workload": work["name"], "program": name, "steps": len(answers)}
     for key in ("step", *PHASES[: 2 + work["correct"]]):
         row[f"{key} s"] = statistics.median(answer[key] for answer in answers)
-    tokens = sum(map(sum, lengths))
-    row["sampled tokens/s"] = tokens / sum(answer["generation"] for answer in answers)
-    row["updated tokens/s"] = tokens / sum(answer["update"] for answer in answers)
-    model = plan.measure(AutoConfig.from_pretrained(Path(work["folder"]) / "model"))
+    sampled = sum(answer.get("sampled", answer["tokens"]) for answer in answers)
+    row["sampled tokens/s"] = sampled / sum(answer["generation"] for answer in answers)
+    row["updated tokens/s"] = sum(map(sum, lengths)) / sum(answer["update"] for answer in answers)
+    model = plan.measure(AutoConfig.from_pretrained(work["model"]))
     prompt, n = 6, work["samples"]  # tokens of "12+34="
     flops = sum(
         3 * limit.trainer_flops(model, [limit.Group(prompt, each[i : i + n]) for i in range(0, len(each), n)])
@@ -480,13 +536,15 @@ def rates(work: dict[str, Any], name: str, answers: list[dict[str, Any]], length
 
 
 def compared(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each number of a workload that both programs have one of, of rows by `rates`."""
+    """A row for each number of a workload that both programs have one of, of rows by `rates`; TRL's with a label are compared
+    with ours without one."""
     found = {(row["workload"], row["program"]): row for row in rows}
     result = []
     for (workload, program), trl in found.items():
         minirl = found.get((workload, "minirl"))
-        if program != "trl" or minirl is None:
+        if not program.startswith("trl") or minirl is None:
             continue
+        workload += program.removeprefix("trl").replace(" ", ", TRL ", 1)
         for what, value in trl.items():
             if isinstance(value, float) and minirl.get(what):
                 result.append({"workload": workload, "what": what, "TRL": value, "minirl": minirl[what]})
@@ -499,6 +557,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer steps: under a minute on a CPU")
     result_options(parser)
     parser.add_argument("--steps", type=int, help="measured steps a program and workload")
+    parser.add_argument("--warm", type=int, default=WARM, help="with --program: steps before them")
     parser.add_argument("--threads", type=int, default=1, help="of each program, on a CPU")
     parser.add_argument("--only", help="only workloads whose name has this in it")
     parser.add_argument("--peer-python", default=sys.executable, help="interpreter that has TRL")
@@ -506,6 +565,8 @@ def main() -> None:
     parser.add_argument("--option", action="append", default=[], help="one more option of our train.py, as --option=--a.b=c")
     parser.add_argument("--program", choices=("minirl", "trl"), help="only this one; with --rows")
     parser.add_argument("--rows", help="file for a JSON line a row; rows that it has are skipped")
+    parser.add_argument("--label", default="", help="with --program: what to call it in its rows, after its name")
+    parser.add_argument("--folder", help="keeps the model with random weights and the logs there for other calls")
     parser.add_argument("--compare", metavar="FILE", help="show the rows of both programs that the file has, and end")
     parser.add_argument("--engine", choices=("transformers", "vllm"), default="transformers", help="ours, on a CPU")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
@@ -527,8 +588,10 @@ def main() -> None:
     gpu = torch.cuda.is_available()
     steps = options.steps or (5 if gpu else 3 if options.quick else 25)
     rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(prefix="race-") as folder:
-        random_model(Path(folder) / "model", "0.6b" if gpu else "1m", "bfloat16" if gpu else "float32")
+    keep = contextlib.nullcontext(options.folder) if options.folder else tempfile.TemporaryDirectory(prefix="race-")
+    with keep as folder:
+        shape, dtype = ("0.6b", "bfloat16") if gpu else ("1m", "float32")
+        model = random_model(Path(folder) / f"{shape}-{dtype}", shape, dtype)
         pairs = random.Random(0)
         problems = [(pairs.randint(10, 99), pairs.randint(10, 99)) for _ in range(4096)]
         text = "".join(json.dumps({"problem": f"{a}+{b}=", "answer": str(a + b)}) + "\n" for a, b in sorted(set(problems)))
@@ -536,7 +599,8 @@ def main() -> None:
         chosen = [work for work in (GPU if gpu else CPU) if not options.only or options.only in work["name"]]
         if not chosen:
             sys.exit(f"race_trl.py: no workload has {options.only!r} in its name")
-        more = {"folder": folder, "gpu": gpu, "options": options.option, "vllm": gpu or options.engine == "vllm"}
+        more = {"folder": folder, "model": str(model), "gpu": gpu, "options": options.option}
+        more["vllm"] = gpu or options.engine == "vllm"
         if options.peer_micro_batch:
             more["peer_micro_batch"] = options.peer_micro_batch
         chosen = [work | more for work in chosen]

@@ -108,7 +108,8 @@ def many_responses() -> None:
                 np.array([[rho(256, int(n), k) for n in row] for row in rows]) for rows in ([kept["start"]], right, base)
             )
             above = "" if arm == "dapo" else f", above dapo {shown(difference(mine, theirs), 100)}"
-            print(f"  pass@{k}: start {100 * start.mean():.1f}, {arm} {100 * mine.mean():.1f}{above}")
+            change = shown(difference(mine, np.repeat(start, len(mine), 0)), 100)
+            print(f"  pass@{k}: start {100 * start.mean():.1f}, {arm} {100 * mine.mean():.1f}, change {change}{above}")
         mine, theirs = right[:, hard] > 0, base[:, hard] > 0
         print(f"  solved of the unsolved {mine.mean():.0%}")
         if arm == "dapo":

@@ -1,10 +1,11 @@
 """The update alone: tokens/s, model FLOPs utilisation and peak memory: python -m benchmarks.update [--json] [--results FILE]
 
-One table, one row a setting: model shape, sequence length, token budget, packed or padded, and on a GPU plain and ZeRO-3 (one
-rank). Random weights, prompts of 64 tokens, 8 samples each, through train.update (loss, backward, AdamW). Each row is a process
-of its own, the best of three updates after one that warms up. tokens: prompt once a group and responses, padding never counted,
-so that waste shows in the speed. MFU: 6 * parameters * tokens + attention (12 * layers * heads * head size * causal pairs),
-over seconds and --peak-tflops (989: H100 and H200, dense bfloat16); on a CPU over what a matrix product of 1024^3 reaches.
+One table, one row a setting: model shape, sequence length, token budget, packed or padded, and on a GPU plain, ZeRO-2 (with
+overlap) and ZeRO-3, each on one rank. Random weights, prompts of 64 tokens, 8 samples each, through train.update (loss,
+backward, AdamW). Each row is a process of its own, the best of three updates after one that warms up. tokens: prompt once a
+group and responses, padding never counted, so that waste shows in the speed. MFU: 6 * parameters * tokens + attention (12 *
+layers * heads * head size * causal pairs), over seconds and --peak-tflops (989: H100 and H200, dense bfloat16); on a CPU over
+what a matrix product of 1024^3 reaches.
 """
 
 import argparse
@@ -22,6 +23,15 @@ from typing import Any
 from benchmarks.common import ROOT, Rows, environment, finish, random_model, result_options, table
 
 PROMPT, SAMPLES = 64, 8
+SHARDINGS = ("plain", "zero2", "zero3")
+
+
+def launcher_of(sharding: str) -> list[str]:
+    """How a row's process is started."""
+    if sharding == "plain":
+        return [sys.executable]
+    config = str(ROOT / "configs" / "accelerate" / f"{sharding}.yaml")
+    return [sys.executable, "-m", "accelerate.commands.launch", "--config_file", config, "--num_processes", "1"]
 
 
 def rollouts(work: dict[str, Any], vocabulary: int) -> list[list[Any]]:
@@ -124,8 +134,9 @@ def main() -> None:
     parser.add_argument("--peak-tflops", type=float, default=989.0)
     result_options(parser)
     parser.add_argument("--rows", help="file for a JSON line a row, written when it is measured; rows that it has are skipped")
-    parser.add_argument("--shardings", nargs="+", help="plain, zero3; on a GPU both")
+    parser.add_argument("--shardings", nargs="+", choices=SHARDINGS, help="on a GPU all; CPU: plain")
     parser.add_argument("--hows", nargs="+", help="only these ways, such as packed and recompute")
+    parser.add_argument("--folder", help="keeps the models with random weights there for other calls")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
@@ -139,26 +150,23 @@ def main() -> None:
     budgets = options.budgets or ([8192, 16384, 32768] if gpu else [2048, 16384])
     tokens = options.tokens or (131_072 if gpu else 4096)
     peak = options.peak_tflops if gpu else cpu_peak()
-    launchers = {"plain": [sys.executable]}
-    if gpu:
-        zero = str(ROOT / "configs" / "accelerate" / "zero3.yaml")
-        launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", zero, "--num_processes", "1"]
-        launchers["zero3"] = launch
-    launchers = {name: launcher for name, launcher in launchers.items() if name in (options.shardings or launchers)}
+    launchers = {name: launcher_of(name) for name in options.shardings or (SHARDINGS if gpu else ["plain"])}
     file = Rows("update", options.rows) if options.rows else None
     rows: list[dict[str, Any]] = []
     failed = False
     with tempfile.TemporaryDirectory(prefix="update-") as folder:
         answer = Path(folder) / "answer.json"
         for shape in shapes:
-            model = random_model(Path(folder) / shape, shape, "bfloat16" if gpu else "float32")
+            dtype = "bfloat16" if gpu else "float32"
+            model = random_model(Path(options.folder or folder) / f"{shape}-{dtype}", shape, dtype)
             for length, tail, budget, (sharding, launcher) in product(lengths, [False, True], budgets, launchers.items()):
                 # Techniques one at a time, at the middle budget of the first shape.
                 variants: dict[str, dict[str, Any]] = {"packed": {}, "recompute": {"checkpointing": True}}
-                if sharding == "plain" and shape == shapes[0] and budget == budgets[len(budgets) // 2]:
-                    variants |= {"padded": {"attention": "sdpa"}, "norms of the model's own": {"norms": "own"}}
-                    variants |= {"head not compiled": {"compile": False}} if gpu else {}
-                    variants |= {"layers compiled": {"layers": True}}
+                if shape == shapes[0] and budget == budgets[len(budgets) // 2]:
+                    if sharding == "plain":
+                        variants |= {"padded": {"attention": "sdpa"}, "norms of the model's own": {"norms": "own"}}
+                        variants |= {"head not compiled": {"compile": False}} if gpu else {}
+                    variants |= {} if sharding == "zero3" else {"layers compiled": {"layers": True}}
                 for name, variant in variants.items():
                     if options.hows and name not in options.hows:
                         continue

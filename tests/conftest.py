@@ -46,15 +46,20 @@ def few_problems(folder):
 
 
 def every_metric():
-    """The names of all metrics of a step's batch and update."""
+    """The names of all metrics of a step's batch and update, and of its meter."""
     from minirl.config.command_line import load
+    from minirl.policy.plan import Model
     from minirl.rollout.types import Batch
     from minirl.run.metrics import UpdateStats, batch_metrics
     from minirl.utils.distributed import Ranks
+    from minirl.watch import limit, meter
 
     stats = UpdateStats()
     stats.sums["known_tokens"] = 1.0  # without such a token there are fewer
-    return set(batch_metrics(Batch([], [], []), [], 0, 0.0, load([]))) | set(stats.metrics(Ranks()))
+    tiny = Model(40, 1, 2, 5, heads=2, kv_heads=1, head_dim=1, mlp=3, head_norms=False)
+    least = limit.step_limit(tiny, limit.Hardware("tiny", 1.0, 1.0), [], [], limit.Setting(1, 8))
+    metered = meter.named(limit.meter(least, {"step": 1.0}))
+    return set(batch_metrics(Batch([], [], []), [], 0, 0.0, load([]))) | set(stats.metrics(Ranks())) | set(metered)
 
 
 def other_weights(folder):

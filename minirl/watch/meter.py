@@ -46,6 +46,14 @@ def groups_of(groups: Sequence[Sequence[Rollout]], kept: set[int]) -> list[Group
     return [Group(len(g[0].prompt_ids), [r.length for r in g], g[0].group in kept) for g in groups if g]
 
 
+def named(metered: dict[str, float]) -> dict[str, float]:
+    """What `limit.meter` says, by the names of metrics.jsonl."""
+    names = {name: f"time/{name.replace('/', '_').removesuffix('_step')}" for name in metered} | {
+        "limit/share": "speed/limit_share"
+    }
+    return {names[name]: value for name, value in metered.items()}
+
+
 class Meter:
     """The limit of one run's steps. The hardware, unless it is a GPU that limit.KNOWN has, is measured once, in a few tenths of
     a second."""
@@ -83,7 +91,4 @@ class Meter:
             tokens = sum(r.length for group in batch.generated for r in group)
             best["lost/tail"] = full * empty / (1 - empty)
             best["lost/waste"] += full * batch.metrics["sampling/discarded_tokens"] / max(1, tokens)
-        metered = limit.meter(best, seconds, max(0.0, 1 - needed / computed))
-        share = metered.pop("limit/share")
-        names = {name: f"time/{name.replace('/', '_').removesuffix('_step')}" for name in metered}
-        return {names[name]: value for name, value in metered.items()} | {"speed/limit_share": share}
+        return named(limit.meter(best, seconds, max(0.0, 1 - needed / computed)))

@@ -12,8 +12,8 @@ from minirl.utils.errors import require
 
 # Minor versions with which the tests ran. vLLM pins torch: 0.26 has 2.11, 0.32 has 2.13.
 KNOWN = {
-    "torch": ("2.11", "2.13", "2.14"), "transformers": ("5.17", "5.19", "5.24"), "vllm": ("0.26", "0.32"), "deepspeed": ("0.19",),
-    "peft": ("0.21",), "bitsandbytes": ("0.50",),
+    "torch": ("2.11", "2.13", "2.14"), "transformers": ("5.17", "5.19", "5.24"), "vllm": ("0.26", "0.32"),
+    "deepspeed": ("0.19",), "peft": ("0.21",), "bitsandbytes": ("0.50",),
 }  # fmt: skip
 # Commands that install optional packages, with the requirements of pyproject.toml.
 INSTALL = {

@@ -114,10 +114,36 @@ def many_responses() -> None:
         print(f"  solved of the unsolved {mine.mean():.0%}")
         if arm == "dapo":
             continue
-        alone = zip((mine & ~theirs).sum(1), (theirs & ~mine).sum(1), strict=True)
-        print(f"  alone : dapo alone by seed {', '.join(f'{a} : {b}' for a, b in alone)}")
+        alone = [(int(a), int(b)) for a, b in zip((mine & ~theirs).sum(1), (theirs & ~mine).sum(1), strict=True)]
+        print(f"  alone : dapo alone {sum(a for a, _ in alone)} : {sum(b for _, b in alone)}, by seed ", end="")
+        print(", ".join(f"{a} : {b}" for a, b in alone))
         share = difference(mine.mean(1, keepdims=True), theirs.mean(1, keepdims=True))
         print(f"  share solved above dapo's, over seeds: {shown(share, 100)}")
+    few = seeds["shuffled-paper"]
+    edas, dealt = (
+        np.array([[rho(256, int(n), 256) for n in kept[f"{arm}-{seed}"]] for seed in few]) for arm in ("edas", "shuffled-paper")
+    )
+    print(f"edas - shuffled-paper, pass@256, {len(few)} seeds: {shown(difference(edas, dealt), 100)}")
+
+
+def weak_gradients() -> None:
+    """Why PKPO unlearns the task: its gradient's norm beside the others', and its accuracy in training, ten steps at a time."""
+    results = load(DOCS / "study" / "estimators" / "results.json")
+    for arm in ("dapo", "grpo", "pkpo"):
+        runs = runs_of(results, arm)
+        accuracy = [over(runs, "reward/accuracy", slice(start, start + 10)) for start in range(0, 80, 10)]
+        print(f"{arm}: gradient norm {over(runs, 'optimizer/grad_norm', slice(None)):.3g}, ", end="")
+        print(f"accuracy by ten steps {' '.join(f'{a:.2f}' for a in accuracy)}")
+
+
+def strengths() -> None:
+    """EDAS against five times its strength, and its pass@1 after six of the twelve seeds."""
+    results = load(DOCS / "study" / "results.json")
+    dapo, edas, strong = (table(results, arm, 1) for arm in ("dapo", "edas", "edas-strong"))
+    print(f"edas - edas-strong, pass@1: {shown(difference(edas, strong), 100)}")
+    print(f"edas - dapo, pass@1, the first six seeds: {shown(difference(edas[:6], dapo[:6]), 100)}")
+    rows = [over([run], "policy/approx_kl", slice(n, n + 1)) for run in runs_of(results, "dapo") for n in range(80)]
+    print(f"dapo, largest KL to the old policy in twelve runs: {max(rows):.3f}")
 
 
 def within(microscope: Path) -> None:
@@ -142,5 +168,7 @@ if __name__ == "__main__":
     control()
     branches()
     many_responses()
+    weak_gradients()
+    strengths()
     if len(sys.argv) > 1:
         within(Path(sys.argv[1]))

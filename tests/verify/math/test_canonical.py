@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+from sympy.core.cache import clear_cache
 
 from minirl.verify.math.canonical import canonical_key, read
 from minirl.verify.math.verifier import check_gold, exact, note_list
@@ -519,12 +520,18 @@ def matrix(size: int, entry: str) -> str:
 
 
 def test_no_answer_takes_long() -> None:
-    """Most take under 50 ms on an idle core; the test leaves room for a busy one."""
-    texts = [*LONG, matrix(22, "{i}") * 2, matrix(22, "x_{i}+{j}"), matrix(10, "{j}") * 5, matrix(10, "x+{i}") * 2]
-    for text in texts:
+    """Most take under 50 ms on an idle core; the test leaves room for a busy one, of which processor time too can be lost to
+    a pause or a neighbour: the fastest of three counts."""
+
+    def seconds(text: str) -> float:
+        clear_cache()
         start = time.process_time()
         read(text)
-        assert time.process_time() - start < 0.25, text[:60]
+        return time.process_time() - start
+
+    texts = [*LONG, matrix(22, "{i}") * 2, matrix(22, "x_{i}+{j}"), matrix(10, "{j}") * 5, matrix(10, "x+{i}") * 2]
+    for text in texts:
+        assert any(seconds(text) < 0.25 for _ in range(3)), text[:60]
 
 
 def test_a_key_does_not_depend_on_what_was_read_before() -> None:

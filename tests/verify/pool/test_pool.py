@@ -162,7 +162,7 @@ def test_submitting_does_not_wait_and_all_workers_take_part(verifier):
     with VerifierPool(verifier, workers=2) as pool:
         start = time.monotonic()
         futures = [pool.submit(problem(i), f"pid{i}") for i in range(40)]
-        assert time.monotonic() - start < 0.1
+        assert time.monotonic() - start < 40 * 0.02 / 2, "less than two workers need"
         assert len({future.result().reward for future in futures}) == 2
 
 

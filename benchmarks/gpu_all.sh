@@ -93,7 +93,7 @@ update() { # SHAPE LONGEST BUDGET SHARDINGS [OPTION ...]
     [ -n "$small" ] && work_of=(--shapes 1m --lengths 16 --budgets 2048 --tokens 512 --shardings "${4%% *}" --hows packed)
     run "$python" -m benchmarks.update "${work_of[@]}" --rows "$rows" --folder "$work/models"
 }
-tests() { # WHICH; needs pytest and hypothesis, of minirl[test]
+tests() { # WHICH; needs pytest and hypothesis, of minirl-llm[test]
     on_a_gpu "$python" -m pytest -q -o addopts= --slow tests/policy/test_logprobs.py tests/policy/test_model.py -k "$1"
 }
 for part in $parts; do

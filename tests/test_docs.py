@@ -190,7 +190,7 @@ def test_every_page_is_in_the_site_s_navigation_once():
 
 def test_the_site_builds_without_a_warning(tmp_path):
     if shutil.which("mkdocs") is None:
-        pytest.skip("mkdocs is not installed: pip install 'minirl[docs]'")
+        pytest.skip("mkdocs is not installed: pip install 'minirl-llm[docs]'")
     command = ["mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -176,7 +176,7 @@ def test_the_reward_function_of_trl_by_hand(monkeypatch):
 
 @pytest.mark.slow
 def test_trl_trains_with_it():
-    pytest.importorskip("trl", reason="trl is not installed: pip install 'minirl[peers]'")
+    pytest.importorskip("trl", reason="trl is not installed: pip install 'minirl-llm[peers]'")
     rewards = [float(line.split()[-1]) for line in run("examples/grader_trl.py").splitlines() if line.startswith("step ")]
     assert len(rewards) == 2
     assert all(0 <= reward <= 0.6 for reward in rewards)

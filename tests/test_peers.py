@@ -1,6 +1,6 @@
 """Advantages, losses and gradients beside TRL's and verl's own functions on the same tensors.
 
-Skipped where they are not installed: pip install 'minirl[peers]' && pip install --no-deps verl==0.9.1. What differs, and why:
+Skipped where they are not installed: pip install 'minirl-llm[peers]' && pip install --no-deps verl==0.9.1. What differs, and why:
 docs/algorithms/losses.md.
 """
 
@@ -40,7 +40,7 @@ def core():
 @pytest.fixture(scope="module")
 def trainer():
     """TRL's trainer, whose loss is a method."""
-    version = pytest.importorskip("trl", reason="trl is not installed: pip install 'minirl[peers]'").__version__
+    version = pytest.importorskip("trl", reason="trl is not installed: pip install 'minirl-llm[peers]'").__version__
     if version != "1.16.0":
         pytest.skip(f"trl {version} is not the version that this was written against, 1.16.0")
     from trl.trainer.grpo_trainer import GRPOTrainer

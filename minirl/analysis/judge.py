@@ -163,7 +163,7 @@ class Endpoint:
         try:
             from openai import DefaultHttpxClient, OpenAI
         except ImportError:
-            raise ConfigError("the judge needs the openai package: pip install 'minirl[judge]'") from None
+            raise ConfigError("the judge needs the openai package: pip install 'minirl-llm[judge]'") from None
         self.url, self.retries = f"{url.rstrip('/')}/chat/completions", retries
         # A redirect is not followed: the key would go to whatever host the answer names, and that host's answer would count.
         self.plain = DefaultHttpxClient(follow_redirects=False)

@@ -17,7 +17,7 @@ KNOWN = {
 }  # fmt: skip
 # Commands that install optional packages, with the requirements of pyproject.toml.
 INSTALL = {
-    "vllm": "pip install 'vllm>=0.26,<0.33'",
+    "vllm": "pip install 'vllm>=0.32,<0.33'",
     "deepspeed": "pip install 'deepspeed>=0.19,<0.20'",
     "peft": "pip install 'peft>=0.21,<0.22'",
     "bitsandbytes": "pip install 'bitsandbytes>=0.50,<0.51'",

@@ -1,7 +1,7 @@
 """Advantages, losses and gradients beside TRL's and verl's own functions on the same tensors.
 
-Skipped where they are not installed: pip install 'minirl-llm[peers]' && pip install --no-deps verl==0.9.1. What differs, and why:
-docs/algorithms/losses.md.
+Skipped where they are not installed: pip install 'minirl-llm[peers]' && pip install --no-deps verl==0.9.1. What differs, and
+why: docs/algorithms/losses.md.
 """
 
 from collections import defaultdict

@@ -24,6 +24,7 @@ from minirl.utils.errors import ConfigError, require
 from minirl.verify.rewards import reward_file
 from minirl.verify.types import Problem
 
+Rows = Sequence[dict[str, Any] | None]  # of a file, None for an empty line
 METRIC = re.compile(r"accuracy|(pass|maj)@[1-9]\d*")
 # Keys of a record that set an option of training's own data, verifier or sampling section: key -> (section, option).
 SHARED = {
@@ -167,7 +168,7 @@ def from_file(file: str) -> Benchmark:
     path = Path(file).expanduser()
     if path.suffix not in (".jsonl", ".parquet"):
         raise ConfigError(f"--data {file} must be a .jsonl or .parquet file")
-    rows = full_rows(str(path))
+    rows = full(read_rows(str(path), None, ""))
     if not rows:
         raise ConfigError(f"--data {file} has no rows")
     code = {"verifier": "code", "timeout": 15.0, "template": PROGRAM} if "tests" in rows[0] else {"template": BOXED}
@@ -199,13 +200,15 @@ def load(b: Benchmark, data_dir: Path | None, limit: int | None) -> Loaded:
     solutions: list[str | None] = []
     if b.data.task in GENERATORS:
         problems, source = GENERATORS[b.data.task]("test"), f"task {b.data.task}"
+        lines = list(range(1, len(problems) + 1))
     else:
         rows, source = rows_of(b, data_dir)
+        lines = [number for number, row in enumerate(rows, 1) if row is not None]
         problems, solutions = to_problems(rows, b, source)
         problems = with_unique_ids(problems)
     matched = True
     if pattern := b.data.answer_pattern:
-        problems, matched = answers_found(problems, pattern, f"benchmark {b.name}: {source}")
+        problems, matched = answers_found(problems, pattern, f"benchmark {b.name}: {source}", lines)
     sha256 = digest(problems)
     if not matched and sha256 != b.sha256:
         notes.append(f"{b.name}: answer_pattern {pattern!r} is in no answer of {source}: answers are taken whole")
@@ -221,22 +224,22 @@ def load(b: Benchmark, data_dir: Path | None, limit: int | None) -> Loaded:
     if b.verifier.name != "code":
         solutions = [f"\\boxed{{{p.answer}}}" if b.verifier.answer == "boxed" else p.answer for p in problems]
     if b.verifier.name == "math":
-        if empty := [number for number, p in enumerate(problems, 1) if not p.answer]:
+        if empty := [number for number, p in zip(lines, problems, strict=True) if not p.answer]:
             raise ConfigError(f"benchmark {b.name}: {source}, row {empty[0]} has an empty answer: mend or remove the row")
         notes += unreadable_answers(problems[:count], b.name)
     return Loaded(b, problems[:count], list(range(count)), solutions[:count], source, sha256, len(problems), count, notes)
 
 
-def full_rows(source: str, subset: str | None = None, split: str = "", revision: str | None = None) -> list[dict[str, Any]]:
-    """The rows of a source, without a file's empty lines."""
-    return [row for row in read_rows(source, subset, split, revision) if row is not None]
+def full(rows: Rows) -> list[dict[str, Any]]:
+    """The rows without those of empty lines."""
+    return [row for row in rows if row is not None]
 
 
-def rows_of(b: Benchmark, data_dir: Path | None) -> tuple[list[dict[str, Any]], str]:
-    """(rows, where they were found): a file in `data_dir`, a file, the Hub."""
+def rows_of(b: Benchmark, data_dir: Path | None) -> tuple[Rows, str]:
+    """(rows, where they were found): a file in `data_dir`, a file, the Hub. None is an empty line: rows count as in a file."""
     for path in ([data_dir / b.file] if data_dir else []) + [Path(b.file).expanduser()]:
         if b.file and path.is_file():
-            return prepared(full_rows(str(path)), b, path.name), path.name
+            return prepared(read_rows(str(path), None, ""), b, path.name), path.name
     schema = "{problem, answer}" if b.verifier.name == "math" else "{prompt, tests, entry_point}"
     remedy = f"give a folder that holds {b.file} (rows {schema}) by --data-dir, or leave it out by --skip {b.name}"
     if not b.hub:
@@ -244,18 +247,19 @@ def rows_of(b: Benchmark, data_dir: Path | None) -> tuple[list[dict[str, Any]], 
         raise ConfigError(f"benchmark {b.name}: {missing}, and no public data set is known for it: {remedy}")
     source = f"{b.hub}@{b.revision or 'main'}"
     try:
-        rows = full_rows(b.hub, b.data.subset, b.data.test_split, b.revision)
+        rows = read_rows(b.hub, b.data.subset, b.data.test_split, b.revision)
     except ConfigError as error:
         raise ConfigError(f"benchmark {b.name}: {error}; without network, {remedy}") from None
     return prepared(rows, b, source), source
 
 
-def prepared(rows: list[dict[str, Any]], b: Benchmark, source: str) -> list[dict[str, Any]]:
+def prepared(rows: Rows, b: Benchmark, source: str) -> Rows:
     """The rows through the converter that the record names in `prepare`, unless they are in our schema already."""
-    if not b.prepare or not rows or "problem" in rows[0] or ("prompt" in rows[0] and "tests" in rows[0]):
+    there = full(rows)
+    if not b.prepare or not there or "problem" in there[0] or ("prompt" in there[0] and "tests" in there[0]):
         return rows
     try:
-        return PREPARE[b.prepare](rows)
+        return PREPARE[b.prepare](there)
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"benchmark {b.name}: the rows of {source} are not those of {b.prepare}: {error!r}") from None
 
@@ -287,17 +291,18 @@ def our_columns(row: dict[str, Any], number: int, b: Benchmark, source: str) -> 
     return found
 
 
-def to_problems(rows: Sequence[dict[str, Any]], b: Benchmark, source: str) -> tuple[list[Problem], list[str | None]]:
+def to_problems(rows: Rows, b: Benchmark, source: str) -> tuple[list[Problem], list[str | None]]:
     """(problems, their canonical programs where the rows have one) of the rows of a data set. ConfigError names a bad row."""
     code = b.verifier.name == "code"
-    found = [our_columns(row, number, b, source) for number, row in enumerate(rows, 1)]
-    problems = rows_to_problems(found, DataConfig(answer_column="" if code else "answer"), f"benchmark {b.name}: {source}")
-    if empty := [number for number, p in enumerate(problems, 1) if not same_text(p.prompt)]:
+    lines = [number for number, row in enumerate(rows, 1) if row is not None]
+    columns = [None if row is None else our_columns(row, number, b, source) for number, row in enumerate(rows, 1)]
+    problems = rows_to_problems(columns, DataConfig(answer_column="" if code else "answer"), f"benchmark {b.name}: {source}")
+    if empty := [number for number, p in zip(lines, problems, strict=True) if not same_text(p.prompt)]:
         raise ConfigError(f"benchmark {b.name}: {source}, row {empty[0]} has an empty problem: mend or remove the row")
     if not code:
         return problems, [None] * len(problems)
     solutions: list[str | None] = []
-    for i, (p, one, row) in enumerate(zip(problems, found, rows, strict=True)):
+    for i, (p, one, row) in enumerate(zip(problems, full(columns), full(rows), strict=True)):
         extra_info = {"tests": one["tests"], "entry_point": one["entry_point"]}
         problems[i] = replace(p, extra_info=extra_info | ({} if one["timeout"] is None else {"timeout": one["timeout"]}))
         program = one["solution"] if row.get("canonical_passes", True) else None
@@ -307,9 +312,9 @@ def to_problems(rows: Sequence[dict[str, Any]], b: Benchmark, source: str) -> tu
     return problems, solutions
 
 
-def answers_found(problems: Sequence[Problem], pattern: str, where: str) -> tuple[list[Problem], bool]:
+def answers_found(problems: Sequence[Problem], pattern: str, where: str, lines: Sequence[int]) -> tuple[list[Problem], bool]:
     """(problems whose answers are the pattern's first group, True), or the problems as they are and False where no answer has
-    the pattern, as in rows that hold plain answers. ConfigError where only some have it."""
+    the pattern, as in rows that hold plain answers. lines: row numbers. ConfigError where only some have it."""
     found = [re.search(pattern, p.answer) for p in problems]
     answers = [match.group(1) if match else None for match in found]
     if not any(found):
@@ -317,8 +322,8 @@ def answers_found(problems: Sequence[Problem], pattern: str, where: str) -> tupl
     if None in answers:
         number = answers.index(None)
         raise ConfigError(
-            f"{where}, row {number + 1}: answer_pattern {pattern!r} finds no answer in {problems[number].answer[-80:]!r}, and "
-            "finds one in other rows: change the pattern or mend the row"
+            f"{where}, row {lines[number]}: answer_pattern {pattern!r} finds no answer in {problems[number].answer[-80:]!r}, "
+            "and finds one in other rows: change the pattern or mend the row"
         )
     return [replace(p, answer=(a or "").strip()) for p, a in zip(problems, answers, strict=True)], True
 

@@ -193,13 +193,13 @@ def bare_folder(tmp_path):
         (["embedded", "--benchmark", "rules", "--k", "0"], "--k must be at least 1, not 0"),
         (["embedded", "--benchmark", "rules", "--max-tokens", "0"], "max_tokens must be at least 1, not 0"),
         (["{bare}", "--benchmark", "rules"], "no chat template (a base model has none): --set chat=false"),
-        (["embedded", "--data", "{null}"], "row 2 has no value in 'answer': mend"),
-        (["embedded", "--data", "{blank}"], "row 2 has an empty answer"),
-        (["embedded", "--data", "{silent}"], "row 1 has an empty problem"),
+        (["embedded", "--data", "{null}"], "row 3 has no value in 'answer': mend"),
+        (["embedded", "--data", "{blank}"], "row 3 has an empty answer"),
+        (["embedded", "--data", "{silent}"], "row 2 has an empty problem"),
         (["embedded", "--data", "{null}", "--set", "answer_pattern='('"], "'(' is no regular expression"),
         (["embedded", "--data", "{null}", "--set", "answer_pattern=x"], "'x' has no group"),
         (["embedded", "--benchmark", "rules", "--set", "answer_pattern=(x)"], "answer_pattern needs rows with answers"),
-        (["embedded", "--data", "{marked}", "--set", "answer_pattern='# (.+)'"], "row 2: answer_pattern '# (.+)' finds no"),
+        (["embedded", "--data", "{marked}", "--set", "answer_pattern='# (.+)'"], "row 3: answer_pattern '# (.+)' finds no"),
         (["embedded", "--benchmark", "rules", "--greedy", "--k", "2"], "--k 2 is not between 1 and the number of samples"),
         (["embedded", "--benchmark", "rules", "--set", "metric=pass@8", "--samples", "4"], "needs at least 8 samples"),
         (["embedded", "--benchmark", "rules", "--set", "grade=exact"], "unknown key 'grade'; known are title"),
@@ -233,6 +233,9 @@ def test_bad_input_is_one_sentence_and_exit_code_2(arguments, sentence, tmp_path
         "{columns}": jsonl(tmp_path / "columns.jsonl", [{"question": "1+1", "result": "2"}]),
         "{empty}": jsonl(tmp_path / "empty.jsonl", []),
     }
+    for name in ("null", "blank", "silent", "marked"):  # rows count as lines do
+        file = tmp_path / f"{name}.jsonl"
+        file.write_text("\n" + file.read_text())
     if "{sharded}" in arguments:
         places["{sharded}"] = sharded_folder(tmp_path)
     if "{bare}" in arguments:

@@ -34,7 +34,7 @@ def test_the_names_that_the_command_line_knows_are_the_page_s():
     paged = {theirs for theirs, ours in THEIRS.items() if any(f"`{ours}`" in row and f"{theirs}" in row for row in rows)}
     assert set(THEIRS.values()) <= options
     assert set(THEIRS) - paged <= {
-        "learning_rate", "max_steps", "output_dir", "model_name_or_path", "train_files", "report_to"
+        "learning_rate", "max_steps", "output_dir", "model_name_or_path", "train_files"
     }  # fmt: skip
 
 

@@ -55,6 +55,12 @@ THEIRS = {
     "model_name_or_path": "model.path",
     "train_files": "data.train",
     "report_to": "run.trackers",
+    "optim": "optimizer.name",
+    "bf16": "model.dtype",
+    "lora_r": "model.lora.r",
+    "lora_rank": "model.lora.r",
+    "reward_funcs": "verifier.name",
+    "resume_from_checkpoint": "run.resume",
 }
 # Former names of options -> current names.
 RENAMED = {

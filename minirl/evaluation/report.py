@@ -210,17 +210,20 @@ def draw_pass_at_k(path: Path, results: Row, loaded: Sequence[Loaded]) -> None:
     for axis in axes.flat[len(loaded) :]:
         axis.set_visible(False)
     for axis, one in zip(axes.flat, loaded, strict=False):
+        measured: set[int] = set()
         for label, found in results["results"].items():
             metrics = found[one.benchmark.name]["metrics"]
             points = [(int(name[5:]), m) for name, m in metrics.items() if name.startswith("pass@") and m["mean"] is not None]
             if not points:
                 continue
             ks = [k for k, _ in points]
+            measured |= set(ks)
             axis.plot(ks, [100 * m["mean"] for _, m in points], "o-", markersize=3, label=label)
             axis.fill_between(ks, [100 * m["low"] for _, m in points], [100 * m["high"] for _, m in points], alpha=0.2)
         if axis.lines:  # a logarithmic axis without a point cannot be drawn
             axis.set_xscale("log", base=2)
-            axis.xaxis.set_major_formatter("{x:g}")  # 1 2 4 8, not powers of 2
+            axis.set_xticks(sorted(measured), map(str, sorted(measured)))  # those that were measured, not powers of 2
+            axis.minorticks_off()
         axis.set_title(one.benchmark.title or one.benchmark.name)
         axis.set_xlabel("k")
         axis.set_ylabel("pass@k, percent")

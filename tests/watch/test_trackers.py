@@ -111,7 +111,7 @@ def test_an_unknown_tracker_or_one_without_its_package_is_refused_with_the_remed
         load(["--run.trackers=[wandb]"])
 
 
-@pytest.mark.parametrize("name", ["wandb", "trackio"])
+@pytest.mark.parametrize("name", ["wandb", "trackio", "mlflow"])
 def test_other_trackers_offline(tmp_path, name, monkeypatch):
     """With the real packages, where they are installed."""
     pytest.importorskip(name)

@@ -118,6 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"minirl.ablate: {error}", file=sys.stderr)
         return 1 if isinstance(error, RunError) else 2
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the line is enough, whatever comes now
         print("minirl.ablate: interrupted; the same command continues", file=sys.stderr)
         return 130
     finally:

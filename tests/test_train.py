@@ -324,7 +324,7 @@ def test_bad_input_exits_with_2_in_one_sentence(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("missing", "arguments", "says"),
     [
-        ("vllm", ["--rollout.engine=vllm"], r"needs vLLM.*pip install 'vllm>=0.26,<0.33'.*rollout\.engine=transformers"),
+        ("vllm", ["--rollout.engine=vllm"], r"needs vLLM.*pip install 'vllm>=0.32,<0.33'.*rollout\.engine=transformers"),
         ("deepspeed", [], r"asks for DeepSpeed, which is not installed: pip install 'deepspeed>=0.19,<0.20'"),
     ],
 )

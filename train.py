@@ -148,10 +148,11 @@ def update(policy: Any, batch: Batch, lr: float, config: Config) -> UpdateStats:
     a, loss = config.algorithm, config.build_loss()
     stats = UpdateStats(policy.version, a.old_logprobs == "trainer", skipped=int(not batch.groups))
     # With the sampler's log-probs the first mini-batch alone shows how far they are from the trainer's: newest groups first.
-    newest = [any(np.any(r.versions == policy.version) for r in group) for group in batch.groups]
-    order = sorted(range(len(newest)), key=lambda i: a.old_logprobs == "rollout" and not newest[i])
-    for start in list(range(0, len(order), a.mini_batch_prompts)) * a.epochs:
-        groups = [batch.groups[i] for i in order[start : start + a.mini_batch_prompts]]
+    ordered, version = batch.groups, policy.version
+    if a.old_logprobs == "rollout":
+        ordered = sorted(ordered, key=lambda group: not any(np.any(r.versions == version) for r in group))
+    for start in list(range(0, len(ordered), a.mini_batch_prompts)) * a.epochs:
+        groups = ordered[start : start + a.mini_batch_prompts]
         # A response without verdict has the reward NaN.
         rollouts = [r for group in groups for r in group if not isnan(r.reward) and r.weight]
         rollouts = [r for r in rollouts if not (a.mask_truncated and r.truncated)]

@@ -91,6 +91,11 @@ def keep_responses(evaluations: list[str]) -> None:
     RESPONSES.write_text(json.dumps(kept, separators=(",", ":")) + "\n", encoding="utf-8")
 
 
+def pass_at(k: int, rows: Any) -> Any:
+    """float[models, problems]: pass@k from the right responses of 256."""
+    return np.array([[rho(256, int(right), k) for right in row] for row in rows])
+
+
 def many_responses() -> None:
     """Pass@k from 256 responses a problem, and breakthroughs at 0/256, of each arm against dapo on the arm's seeds. Labels are
     ARM-SEED, and start."""
@@ -104,9 +109,7 @@ def many_responses() -> None:
         right, base = (np.array([kept[f"{name}-{seed}"] for seed in seeds[arm]]) for name in (arm, "dapo"))
         print(f"{arm}, {len(seeds[arm])} seeds")
         for k in (1, 8, 64, 256):
-            start, mine, theirs = (
-                np.array([[rho(256, int(n), k) for n in row] for row in rows]) for rows in ([kept["start"]], right, base)
-            )
+            start, mine, theirs = (pass_at(k, rows) for rows in ([kept["start"]], right, base))
             above = "" if arm == "dapo" else f", above dapo {shown(difference(mine, theirs), 100)}"
             change = shown(difference(mine, np.repeat(start, len(mine), 0)), 100)
             print(f"  pass@{k}: start {100 * start.mean():.1f}, {arm} {100 * mine.mean():.1f}, change {change}{above}")
@@ -120,9 +123,7 @@ def many_responses() -> None:
         share = difference(mine.mean(1, keepdims=True), theirs.mean(1, keepdims=True))
         print(f"  share solved above dapo's, over seeds: {shown(share, 100)}")
     few = seeds["shuffled-paper"]
-    edas, dealt = (
-        np.array([[rho(256, int(n), 256) for n in kept[f"{arm}-{seed}"]] for seed in few]) for arm in ("edas", "shuffled-paper")
-    )
+    edas, dealt = (pass_at(256, [kept[f"{arm}-{seed}"] for seed in few]) for arm in ("edas", "shuffled-paper"))
     print(f"edas - shuffled-paper, pass@256, {len(few)} seeds: {shown(difference(edas, dealt), 100)}")
 
 

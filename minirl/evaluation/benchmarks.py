@@ -203,7 +203,7 @@ def load(b: Benchmark, data_dir: Path | None, limit: int | None) -> Loaded:
         lines = list(range(1, len(problems) + 1))
     else:
         rows, source = rows_of(b, data_dir)
-        lines = [number for number, row in enumerate(rows, 1) if row is not None]
+        lines = lines_of(rows)
         problems, solutions = to_problems(rows, b, source)
         problems = with_unique_ids(problems)
     matched = True
@@ -233,6 +233,11 @@ def load(b: Benchmark, data_dir: Path | None, limit: int | None) -> Loaded:
 def full(rows: Rows) -> list[dict[str, Any]]:
     """The rows without those of empty lines."""
     return [row for row in rows if row is not None]
+
+
+def lines_of(rows: Rows) -> list[int]:
+    """The number of each row in its file, from 1, empty lines counted."""
+    return [number for number, row in enumerate(rows, 1) if row is not None]
 
 
 def rows_of(b: Benchmark, data_dir: Path | None) -> tuple[Rows, str]:
@@ -294,10 +299,9 @@ def our_columns(row: dict[str, Any], number: int, b: Benchmark, source: str) -> 
 def to_problems(rows: Rows, b: Benchmark, source: str) -> tuple[list[Problem], list[str | None]]:
     """(problems, their canonical programs where the rows have one) of the rows of a data set. ConfigError names a bad row."""
     code = b.verifier.name == "code"
-    lines = [number for number, row in enumerate(rows, 1) if row is not None]
     columns = [None if row is None else our_columns(row, number, b, source) for number, row in enumerate(rows, 1)]
     problems = rows_to_problems(columns, DataConfig(answer_column="" if code else "answer"), f"benchmark {b.name}: {source}")
-    if empty := [number for number, p in zip(lines, problems, strict=True) if not same_text(p.prompt)]:
+    if empty := [number for number, p in zip(lines_of(rows), problems, strict=True) if not same_text(p.prompt)]:
         raise ConfigError(f"benchmark {b.name}: {source}, row {empty[0]} has an empty problem: mend or remove the row")
     if not code:
         return problems, [None] * len(problems)

@@ -48,10 +48,9 @@ def groups_of(groups: Sequence[Sequence[Rollout]], kept: set[int]) -> list[Group
 
 def named(metered: dict[str, float]) -> dict[str, float]:
     """What `limit.meter` says, by the names of metrics.jsonl."""
-    names = {name: f"time/{name.replace('/', '_').removesuffix('_step')}" for name in metered} | {
-        "limit/share": "speed/limit_share"
-    }
-    return {names[name]: value for name, value in metered.items()}
+    times = {f"time/{name.replace('/', '_').removesuffix('_step')}": value for name, value in metered.items()}
+    share = times.pop("time/limit_share")
+    return times | {"speed/limit_share": share}
 
 
 class Meter:
